@@ -360,18 +360,22 @@ test-native-sanitizers: build ## Run its tests in C and C++ with ASan, UBSan and
 	$(try-native-packages)
 	.ci/native --sanitizers
 
-test-frameworks: wheel ## Run tests with Debian's torch, then with torch of PyPI, and PyTorch's own tests; install both, or skip
+# Each installs packages from PyPI into an environment of its own. Without a network, it counts as one skipped test.
+test-torch: build ## Run Python tests with torch of PyPI (target/torch, 3 GB)
 	@mkdir -p $(LOGS)
-	@failed=0; .ci/frameworks 2>&1 | tee $(LOGS)/frameworks || failed=1; \
-	.ci/torch $(BIN)/python 2>&1 | tee $(LOGS)/torch || failed=1; exit $$failed
+	.ci/torch 2>&1 | tee $(LOGS)/torch
 
-test-dask: build ## Run Python tests with Dask and ProxyStore; install them from PyPI into target/dask, or skip
+test-rl: build ## Run Python tests with torchft, TorchRL, vLLM, TRL, verl, and Ray with torch (target/rl, 1.6 GB, and target/torch)
+	@mkdir -p $(LOGS)
+	.ci/rl 2>&1 | tee $(LOGS)/rl
+
+test-dask: build ## Run Python tests with Dask and ProxyStore (target/dask)
 	@mkdir -p $(LOGS)
 	.ci/dask 2>&1 | tee $(LOGS)/dask
 
-test-ray: wheel ## Test hoplite.ray on Ray clusters; install Ray from PyPI, or skip
+test-ray: build ## Test hoplite.ray on Ray clusters of this machine (target/ray, 300 MB)
 	@mkdir -p $(LOGS)
-	.ci/ray $(BIN)/python 2>&1 | tee $(LOGS)/ray
+	.ci/ray 2>&1 | tee $(LOGS)/ray
 
 # As root, also installs Chromium and Prometheus. Tests that lack one of them are skipped.
 OPERATIONS_PACKAGES := chromium prometheus
@@ -394,7 +398,11 @@ test-long: wheel wheel-free-threaded ## Run tests that need minutes, much memory
 	        -r .ci/requirements-image.txt >$(LOGS)/hadolint 2>&1 || tail -n 1 $(LOGS)/hadolint
 	timeout --kill-after=10 3600 $(BIN)/pytest -m 'long and not native' --timeout 900 --junitxml=$(JUNIT)/long.xml $(ALL_TESTS)
 	cargo run --quiet --release $(CARGO_FLAGS) -p hoplite-sim -- --seeds 20000
-	.ci/torch $(BIN)/python --whole
+	.ci/frameworks
+	.ci/torch -m '(torch or frameworks) and long'
+	.ci/torch --suites
+	.ci/rl -m 'rl and long'
+	.ci/ray -m 'ray and long'
 	.ci/operations -m 'operations and long' --junitxml=$(JUNIT)/operations-long.xml
 	.ci/native --long
 	$(MAKE) test-native-sanitizers

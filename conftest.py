@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-# Only the environment of `make test-ray` has Ray, and that of `make test-frameworks` PyPI's torch.
+# Only the environments of `make test-ray` and `make test-rl` have Ray, and those of `make test-torch` and `make test-rl` torch.
 HAS_RAY = importlib.util.find_spec("ray") is not None
 pytest_plugins = ["rays"] if HAS_RAY else []
 HAS_TORCH = importlib.util.find_spec("torch") is not None
-OF_TORCH = ["tests/test_torch_*.py", "packages/bench/tests/test_select_auto.py"]
+OF_TORCH = ["tests/test_torch_*.py", "tests/test_rl_*.py", "packages/bench/tests/test_select_auto.py"]
 collect_ignore_glob = ([] if HAS_RAY else ["tests/test_ray_*.py"]) + ([] if HAS_TORCH else OF_TORCH)
 
 

@@ -2,8 +2,14 @@
 # Functions for the scripts of this folder that test in environments of their own. They source it at the root of the
 # repository, after `make` has created .venv.
 
+# Images of containers often set the last one. Then every process compiles all modules of torch again.
+unset PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE
+
 LOG=target/logs/install
-mkdir -p target/logs
+# Results of this script's tests. `make` counts all files of that folder.
+JUNIT=target/junit/$(basename "$0").xml
+mkdir -p target/logs target/junit
+rm -f "$JUNIT" "${JUNIT%.xml}-skipped"*.xml
 
 # What it has unpacked is linked into the environments, so it takes no space of its own.
 export UV_CACHE_DIR=$PWD/target/uv
@@ -36,18 +42,32 @@ environment() {
     cp "$requirements" "$folder/requirements"
 }
 
-# add_wheels FOLDER: installs the wheels of `make wheel`. Not part of `environment`, whose failure skips tests: this
-# must work.
-add_wheels() {
-    local wheels=(target/wheels/*.whl)
-    [ -f "${wheels[0]}" ] || { echo "no wheel in target/wheels: run make wheel" >&2; exit 1; }
-    add "$1" --force-reinstall --no-deps "${wheels[@]}" || exit 1
+# in_place FOLDER: makes an environment import the packages of this repository as .venv does. Not part of `environment`,
+# whose failure skips tests: this must work.
+in_place() {
+    local built=(.venv/lib/python3*/site-packages) packages=("$1"/lib/python3*/site-packages)
+    cp --recursive "${built[0]}"/*hoplite*.pth "${built[0]}"/hoplite*.dist-info "${packages[0]}" || exit 1
+}
+
+# torch_environment: creates target/torch with PyPI's torch (3 GB), unless it is there. Fails like `environment`.
+torch_environment() {
+    local cudnn=target/torch/lib/python3*/site-packages/nvidia/cudnn/lib
+    environment .venv/bin/python target/torch .ci/requirements-torch.txt --no-deps || return 1
+    in_place target/torch
+    # Without a GPU, nothing loads the parts of cuDNN. The cache has links to them.
+    # shellcheck disable=SC2086 # a pattern
+    if [ ! -e /dev/nvidiactl ] && [ -e $cudnn/libcudnn_graph.so.9 ]; then
+        rm -rf $cudnn/libcudnn_* "$UV_CACHE_DIR"
+    fi
 }
 
 # skip WHAT [REASON]: reports it as one skipped test.
 skip() {
+    SKIPPED=$((${SKIPPED:-0} + 1))
     echo "$1 skipped: ${2:-cannot install the packages from PyPI: $(tail -n 1 "$LOG")}"
     echo "0 passed, 0 failed, 1 skipped"
+    echo "<testsuite name=\"$(basename "$0")\" tests=\"1\" skipped=\"1\"><testcase name=\"all\"><skipped/></testcase></testsuite>" \
+        >"${JUNIT%.xml}-skipped$SKIPPED.xml"
 }
 
 # marked MARK: prints the files with tests of a mark. Others may import packages that an environment lacks.

@@ -4,10 +4,10 @@ A page's ```python blocks are one program. Its ```console blocks are typed into 
 output; "..." matches anything. A comment before the block marks exceptions:
 
   <!-- example: file NAME -->         the block is written to that file, for a console block to run
-  <!-- example: torch -->             the block needs torch; run by `make test-frameworks`
+  <!-- example: torch -->             the block needs torch; run by `make test-torch`
   <!-- example: dask -->              the block needs Dask; run by `make test-dask`
   <!-- example: ray -->               the block needs Ray; run by `make test-ray` (test_ray_docs.py)
-  <!-- example: framework NAME -->    the block needs that package, and is a program of its own (test_torch_docs.py)
+  <!-- example: framework NAME -->    the block needs that package, and is a program of its own (test_rl_docs.py)
   <!-- example: server NAME -->       the block needs a server of that package; run by test_torch_NAME.py
   <!-- example: native NAME -->       the block is part of a C, C++ or Rust example; run by `make test-native`
   <!-- example: output of NAME -->    the output of that example
@@ -98,7 +98,8 @@ def run_program(page: Path, folder: Path, *, torch: bool = False) -> None:
         env=environment(folder / "r"),
         capture_output=True,
         text=True,
-        timeout=SOON,
+        # An import of torch takes seconds.
+        timeout=4 * SOON if torch else SOON,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -111,13 +112,14 @@ def test_the_programs_of_the_pages_run(page: Path, tmp_path: Path) -> None:
     run_program(page, tmp_path)
 
 
+@pytest.mark.torch
 @pytest.mark.frameworks
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if any(block.how == "torch" for block in blocks(page))], ids=lambda page: page.name
 )
 def test_the_programs_with_torch_run(page: Path, tmp_path: Path) -> None:
     if importlib.util.find_spec("torch") is None:
-        pytest.skip("the program needs PyTorch; make test-frameworks has it")
+        pytest.skip("the program needs PyTorch; make test-torch has it")
     run_program(page, tmp_path, torch=True)
 
 

@@ -21,8 +21,8 @@ from hoplite.errors import DecodeError, InvalidArgument, UnsupportedDtype
 from hoplite.values import DTYPES, NARROW_DTYPES, tensors
 from stored import address, joined, mapped, pinned, store, there_and_back
 
-# Also run with the oldest supported versions of torch and NumPy.
-pytestmark = pytest.mark.frameworks
+# Run with the newest and the oldest supported versions of torch and NumPy.
+pytestmark = [pytest.mark.torch, pytest.mark.frameworks]
 
 torch: Any = pytest.importorskip("torch", reason="tensors need PyTorch")
 

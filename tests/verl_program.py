@@ -1,4 +1,4 @@
-"""Program of test_torch_verl.py: verl's manager, rollout workers and mock servers, updated by a changing actor on Ray.
+"""Program of test_rl_verl.py: verl's manager, rollout workers and mock servers, updated by a changing actor on Ray.
 
 Run with the folder of a model of transformers. verl's own training worker requires a GPU; `Actor` takes its place.
 """
@@ -24,7 +24,7 @@ from verl.single_controller.ray import RayClassWithInitArgs, RayResourcePool, Ra
 from verl.utils.import_utils import import_external_libs  # noqa: E402
 from verl.workers.config import CheckpointEngineConfig, HFModelConfig, RolloutConfig  # noqa: E402
 
-ACTORS = 2
+ACTORS = 1
 OPTIONS = {"timeout": 60.0}
 
 
@@ -53,7 +53,7 @@ def pool(workers: int) -> RayResourcePool:
 
 
 async def main(folder: str) -> None:
-    """Updates two replicas, then a third that joins, then two after the first has left."""
+    """Updates one replica, then another one that joins as well, then only that one after the first has left."""
     config = CheckpointEngineConfig(
         backend="hoplite", custom_backend_module="hoplite.verl", engine_kwargs={"hoplite": OPTIONS}
     )
@@ -63,7 +63,7 @@ async def main(folder: str) -> None:
         cls=ray.remote(Actor), folder=folder, backend=config.backend, module=config.custom_backend_module
     )
     actors = RayWorkerGroup(resource_pool=pool(ACTORS), ray_cls_with_init=actor_class, device_name="cpu")
-    group, replicas = await helpers.create_rollout_worker_group(pool(2), model, rollout)
+    group, replicas = await helpers.create_rollout_worker_group(pool(1), model, rollout)
     manager = CheckpointEngineManager(config=config, actor_wg=actors, replicas=replicas)
     nbytes = sum(tensor.nbytes for tensor in transformers.AutoModelForCausalLM.from_pretrained(folder).parameters())
 

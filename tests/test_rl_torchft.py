@@ -10,6 +10,7 @@ import subprocess
 import sys
 import unittest
 from collections import OrderedDict
+from concurrent.futures import as_completed
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -28,7 +29,7 @@ pytest.importorskip("torchft")
 from hoplite.torch import safe_load  # noqa: E402 - after the check for torch
 from hoplite.torchft import HopliteTransport, needs, states, transport  # noqa: E402 - after the check for torchft
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.rl, pytest.mark.timeout(120)]
 
 SOON = dt.timedelta(seconds=30)
 
@@ -86,10 +87,12 @@ def chunks(monkeypatch: pytest.MonkeyPatch) -> int:
     return 100_000
 
 
-def test_the_recovery_test_of_torchft_passes(clients: list[hoplite.Client]) -> None:
-    from torchft.checkpointing.transport_test import run_multi_recovery_test
+def test_the_recovery_test_of_torchft_passes(clients: list[hoplite.Client], monkeypatch: pytest.MonkeyPatch) -> None:
+    from torchft.checkpointing import transport_test
 
-    run_multi_recovery_test(
+    # Its limit of ten seconds is too short for a busy machine.
+    monkeypatch.setattr(transport_test, "as_completed", lambda results, **_: as_completed(results))
+    transport_test.run_multi_recovery_test(
         unittest.TestCase(), lambda rank, _: HopliteTransport(client=clients[rank]), torch.device("cpu")
     )
 

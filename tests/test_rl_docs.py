@@ -15,7 +15,7 @@ import pytest
 if TYPE_CHECKING:
     import hoplite
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.rl, pytest.mark.timeout(120)]
 
 PAGE = Path(__file__).parent.parent / "docs" / "torch-frameworks.md"
 EXAMPLE = r"^<!-- example: framework {} -->\n```python\n(.*?)^```$"

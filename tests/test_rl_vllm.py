@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch_forks
 
 import hoplite
 from hoplite import testing
@@ -30,7 +31,7 @@ import hoplite.vllm  # noqa: E402
 from rl_models import Policy, Server, fill, same  # noqa: E402
 from rl_servers import served  # noqa: E402
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.rl, pytest.mark.timeout(120)]
 
 ROOT = Path(__file__).parent.parent
 
@@ -190,8 +191,9 @@ def test_bad_arguments_are_named() -> None:
         server.init_weight_transfer_engine({"master_port": 1})
 
 
-WORKER = """
-import sys, warnings
+# Imports vLLM once, which takes seconds, then forks two workers.
+WORKERS = """
+import os, sys, warnings
 warnings.simplefilter("ignore")
 sys.path.insert(0, sys.argv[1])
 import torch
@@ -203,43 +205,42 @@ class Large(Policy):
         super().__init__()
         self.table = torch.nn.Parameter(torch.zeros(1 << 20, 4))
 
+other = os.fork()
 server = Server(1, Large)
 server.start_weight_update()
 server.update_weights({"name": "policy/1", "timeout": 60})
 server.finish_weight_update()
 assert torch.equal(server.models[0].table, torch.full((1 << 20, 4), 3.0))
 hoplite.shutdown()
+if other:
+    assert os.waitpid(other, 0)[1] == 0
 """
 
 
 def test_the_workers_of_a_host_share_one_copy(tmp_path: Path) -> None:
-    script = tmp_path / "worker.py"
-    script.write_text(WORKER)
+    script = tmp_path / "workers.py"
+    script.write_text(WORKERS)
     with testing.node_process() as first, testing.node_process("--join", first.address) as second:
         environment = {**os.environ, "HOPLITE_ADDRESS": f"unix:{second.socket}"}
-        workers = [
-            subprocess.Popen(
-                [sys.executable, script, str(ROOT / "tests")],
-                env=environment,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
-            for _ in range(2)
-        ]
+        workers = subprocess.Popen(
+            [sys.executable, script, str(ROOT / "tests")],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
         module = Policy()
         module.table = torch.nn.Parameter(torch.full((1 << 20, 4), 3.0))
-        with first.client() as client, second.client() as other:
+        with first.client() as client, second.client() as other, workers:
             hoplite.torch.publish(module, "policy/1", client=client)
-            for worker in workers:
-                output, _ = worker.communicate(timeout=100)
-                assert worker.returncode == 0, output
+            output, _ = workers.communicate(timeout=100)
+            assert workers.returncode == 0, output
             received = other.status()["counters"]["bytes_received"]
     nbytes = 4 * 4 << 20
     assert nbytes <= received < 1.5 * nbytes
 
 
 def test_without_vllm_the_error_names_the_extra() -> None:
-    script = "import sys; sys.modules['vllm'] = None; import hoplite.vllm"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100, check=False)
-    assert re.search(r"PackageMissing: hoplite.vllm needs vLLM .*pip install .*'vllm>=", done.stderr)
+    program = "import sys; sys.modules['vllm'] = None; import hoplite.vllm"
+    ((_, output),) = torch_forks.run(program, [os.environ])
+    assert re.search(r"PackageMissing: hoplite.vllm needs vLLM .*pip install .*'vllm>=", output)

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.rl, pytest.mark.timeout(240)]
 
 PROGRAM = Path(__file__).parent.parent / "examples" / "rl_weights" / "run.py"
 HAS_RAY = importlib.util.find_spec("ray") is not None

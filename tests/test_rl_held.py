@@ -18,7 +18,7 @@ torch = pytest.importorskip("torch")
 import hoplite.torch as ht  # noqa: E402 - needs torch
 from hoplite._held import Held  # noqa: E402
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.rl, pytest.mark.timeout(120)]
 
 
 @pytest.fixture(autouse=True)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 torch = pytest.importorskip("torch")
 
-pytestmark = [pytest.mark.frameworks, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.torch, pytest.mark.frameworks, pytest.mark.timeout(120)]
 
 LOADER = '''
 import sys
@@ -54,7 +54,7 @@ if __name__ == "__main__":
     table = np.random.default_rng(7).integers(0, 100, (ROWS, 10_000)).astype("float32")
     rows = Rows(hp.put(table), hp.put(torch.full((10_000,), 5.0)))
     for _ in range(1 if method == "spawn" else 2):
-        loader = DataLoader(rows, batch_size=4, num_workers=4, multiprocessing_context=method, shuffle=True)
+        loader = DataLoader(rows, batch_size=4, num_workers=2, multiprocessing_context=method, shuffle=True)
         seen = []
         for places, batch in loader:
             assert torch.equal(batch, torch.from_numpy(table)[places] + 5)
@@ -74,7 +74,7 @@ def test_loader_workers_get_shared_objects_by_ref(tmp_path: Path, method: str, h
     path = tmp_path / "train.py"
     path.write_text(LOADER)
     done = subprocess.run(
-        # torch warns if a host has fewer than four processors.
+        # torch warns if a host has fewer processors than workers.
         [sys.executable, "-W", "ignore:This DataLoader will create", str(path), method, how],
         capture_output=True,
         text=True,
@@ -88,14 +88,17 @@ def test_loader_workers_get_shared_objects_by_ref(tmp_path: Path, method: str, h
 DTYPES = ["float16", "bfloat16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8"]
 
 
-def tensor(dtype: str, *shape: int) -> Any:  # noqa: ANN401 - torch may be absent
+def tensor(dtype: str, *shape: int) -> Any:
     """Returns small whole numbers, whose sums are exact in every dtype."""
     generator = torch.Generator().manual_seed(len(shape))
     return torch.randint(0, 4, shape, generator=generator).to(getattr(torch, dtype))
 
 
-@pytest.mark.parametrize("shape", [(), (0,), (5,), (40, 50), (3, 100, 1000)], ids=str)
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("dtype", "shape"),
+    [*((dtype, (40, 50)) for dtype in DTYPES), *(("float32", shape) for shape in [(), (0,), (5,), (3, 100, 1000)])],
+    ids=str,
+)
 def test_tensors_round_trip_to_another_node(clients: list[Client], dtype: str, shape: tuple[int, ...]) -> None:
     """By default the result is a private tensor, which can be written without changing the object."""
     value = tensor(dtype, *shape)
@@ -111,7 +114,7 @@ def test_tensors_round_trip_to_another_node(clients: list[Client], dtype: str, s
         assert not client.get(ref).requires_grad
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32", "uint8"])
 def test_get_into_a_tensor(clients: list[Client], dtype: str) -> None:
     value = tensor(dtype, 300, 400)
     ref = clients[0].put(value)
@@ -135,12 +138,15 @@ def test_a_get_into_a_tensor_that_does_not_fit_is_rejected(clients: list[Client]
         clients[0].get(ref, out=torch.zeros(400, 300).T)
 
 
-@pytest.mark.parametrize("op", ["sum", "min", "max", "prod", "mean"])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int64"])
-@pytest.mark.parametrize("size", [10, 100_000])
-def test_a_reduce_of_tensors_is_a_tensor(clients: list[Client], dtype: str, op: str, size: int) -> None:
-    if op == "mean" and dtype == "int64":
-        pytest.skip("mean is for floats")
+@pytest.mark.parametrize(
+    ("op", "dtype", "size"),
+    [
+        *((op, "float32", 100_000) for op in ("sum", "min", "max", "prod", "mean")),
+        *(("sum", "float32", 10), ("mean", "bfloat16", 10), ("sum", "bfloat16", 100_000)),
+        *(("max", "int64", 10), ("prod", "int64", 100_000)),
+    ],
+)
+def test_a_reduce_of_tensors_is_a_tensor(clients: list[Client], op: str, dtype: str, size: int) -> None:
     values = [tensor(dtype, size), tensor(dtype, size, 1)[:, 0], torch.ones(size).to(getattr(torch, dtype))]
     total = clients[0].reduce([client.put(value) for client, value in zip(clients, values, strict=True)], op)
     stacked = torch.stack(values)

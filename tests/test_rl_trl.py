@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import inspect
 import logging
+import os
 import queue
 import re
-import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch_forks
 
 import hoplite
 from hoplite.errors import HopliteError, InvalidArgument, UnsupportedDtype
@@ -29,7 +30,7 @@ from hoplite.trl import HopliteWeightTransfer  # noqa: E402
 from rl_models import Policy, Server, fill, same  # noqa: E402
 from rl_servers import served  # noqa: E402
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.rl, pytest.mark.timeout(120)]
 
 UPDATE = ["pause", "start_weight_update", "update_weights", "finish_weight_update", "resume"]
 
@@ -195,6 +196,6 @@ def test_bad_arguments_are_named() -> None:
 
 
 def test_without_trl_the_error_names_the_extra() -> None:
-    script = "import sys; sys.modules['trl'] = None; import hoplite.trl"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100, check=False)
-    assert re.search(r"PackageMissing: hoplite.trl needs TRL .*pip install .*'trl>=", done.stderr)
+    program = "import sys; sys.modules['trl'] = None; import hoplite.trl"
+    ((_, output),) = torch_forks.run(program, [os.environ])
+    assert re.search(r"PackageMissing: hoplite.trl needs TRL .*pip install .*'trl>=", output)

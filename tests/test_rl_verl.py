@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import torch_forks
 
 import hoplite
 from hoplite.errors import HopliteError, InvalidArgument, Timeout
@@ -25,7 +26,7 @@ base = pytest.importorskip("verl.checkpoint_engine.base", exc_type=ImportError)
 
 import hoplite.verl  # noqa: E402 - registers the engine
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.rl, pytest.mark.timeout(240)]
 
 ROOT = Path(__file__).parent.parent
 
@@ -154,6 +155,6 @@ def test_its_manager_updates_workers_that_come_and_go(tmp_path: Path) -> None:
 
 
 def test_without_verl_the_error_names_the_extra() -> None:
-    script = "import sys; sys.modules['verl'] = None; import hoplite.verl"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100, check=False)
-    assert re.search(r"PackageMissing: hoplite.verl needs verl .*pip install .*'verl>=", done.stderr)
+    program = "import sys; sys.modules['verl'] = None; import hoplite.verl"
+    ((_, output),) = torch_forks.run(program, [os.environ])
+    assert re.search(r"PackageMissing: hoplite.verl needs verl .*pip install .*'verl>=", output)

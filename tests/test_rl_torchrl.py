@@ -29,7 +29,7 @@ with warnings.catch_warnings():
     import torch_policies
     from hoplite.torchrl import HopliteWeightSyncScheme, needs
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.rl, pytest.mark.timeout(180)]
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def value(model: Any) -> float:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("kind", [MultiSyncCollector, MultiAsyncCollector])
+@pytest.mark.parametrize("kind", [pytest.param(MultiSyncCollector, marks=pytest.mark.long), MultiAsyncCollector])
 def test_collectors_use_the_weights_that_were_sent(address: str, client: hoplite.Client, kind: Any) -> None:
     policy = torch_policies.policy(1.0)
     scheme = HopliteWeightSyncScheme("policy", address=address)
