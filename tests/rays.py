@@ -30,11 +30,11 @@ RAY_SOON = 60.0
 STORE_BYTES = 100_000_000
 HOPLITE_BYTES = 256 * 1024 * 1024
 
-# Workers start on demand and end after some idle seconds: two cores can't run the workers of three raylets and all
-# tests. A hanging transfer fails its test early.
+# Workers start on demand, because a start takes seconds of a core, and then wait for the next task. A hanging transfer
+# fails its test early.
 QUIET = {
     "RAY_enable_worker_prestart": "0",
-    "RAY_idle_worker_killing_time_threshold_ms": "2000",
+    "RAY_idle_worker_killing_time_threshold_ms": "60000",
     # Otherwise Ray creates a token in the user's home folder.
     "RAY_AUTH_MODE": "disabled",
     "RAY_rdt_fetch_fail_timeout_milliseconds": "30000",
@@ -65,6 +65,7 @@ def raylets(count: int, *, connect: bool = True) -> Iterator[Cluster]:
         patch.setenv("PYTHONPATH", os.pathsep.join(path))
         for name in ("RAY_ADDRESS", "RAY_RAYLET_PID"):
             patch.delenv(name, raising=False)
+        patch.setattr(ray._private.services, "get_node", _patient(ray._private.services.get_node))
         cluster = Cluster(
             initialize_head=True,
             head_node_args={**_options(0), "include_dashboard": False},
@@ -150,6 +151,22 @@ def end(found: list[Any]) -> None:
 def everywhere(found: list[Any], program: Callable[[Any, int], Any]) -> list[Any]:
     """Runs a program in all members at once."""
     return list(ray.get([member.run.remote(program) for member in found], timeout=2 * RAY_SOON))
+
+
+def _patient(get_node: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes Ray wait for a raylet that starts. Ray itself gives up after 30 s, which a busy machine may need."""
+
+    def waits(*args: Any) -> Any:
+        until = time.monotonic() + 2 * RAY_SOON
+        while True:
+            try:
+                return get_node(*args)
+            except RuntimeError:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.1)
+
+    return waits
 
 
 def _options(number: int) -> dict[str, Any]:

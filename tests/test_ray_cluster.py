@@ -194,8 +194,22 @@ def test_two_clusters_on_one_host_are_separate(started: Cluster) -> None:
     assert len(hoplite.ray.client().status()["members"]) == 3
 
 
+@ray.remote(num_cpus=0)
+class Requester:
+    """Needs a node."""
+
+    def ask(self) -> str:
+        try:
+            return str(hoplite.ray.client(timeout=0.1).status()["admission"])
+        except hoplite.ConnectError as error:
+            return str(error)
+
+
 def test_stop_ends_all_nodes_and_start_creates_a_new_cluster(started: Cluster) -> None:
     del started
+    # One process has used a node before, the other one has not.
+    used, new = Requester.options(**on(1)).remote(), Requester.options(**on(2)).remote()
+    assert ray.get(used.ask.remote(), timeout=RAY_SOON) == "a token"
     ref = hoplite.ray.put(np.ones(SIZE))
     view = ray.get(ref)
     before = hoplite.ray.status()
@@ -208,6 +222,8 @@ def test_stop_ends_all_nodes_and_start_creates_a_new_cluster(started: Cluster) -
     for call in (hoplite.ray.status, hoplite.ray.client, lambda: hoplite.ray.put(1)):
         with pytest.raises(hoplite.ConnectError, match=r"call hoplite\.ray\.start"):
             call()
+    for requester in (used, new):
+        assert "call hoplite.ray.start()" in ray.get(requester.ask.remote(), timeout=RAY_SOON)
     with hoplite.ray.start() as cluster:
         # Ray's own store size, because no size was set.
         assert hoplite.ray.client().status()["store"]["capacity"] == STORE_BYTES
@@ -216,6 +232,9 @@ def test_stop_ends_all_nodes_and_start_creates_a_new_cluster(started: Cluster) -
         with pytest.raises(ray.exceptions.RaySystemError):
             ray.get(ref)
         del ref
+        for requester in (used, new):
+            assert ray.get(requester.ask.remote(), timeout=RAY_SOON) == "a token"
+            ray.kill(requester)
     with pytest.raises(hoplite.ConnectError):
         hoplite.ray.status()
 
@@ -232,40 +251,17 @@ def test_a_taken_port_names_the_ray_node_and_leaves_nothing(ray_cluster: Cluster
         hoplite.ray.status()
 
 
-def test_a_process_without_a_node_reports_why(started: Cluster) -> None:
-    """One process has used a node before, the other one has not."""
-    del started
-
-    @ray.remote(num_cpus=0)
-    class Requester:
-        def ask(self) -> str:
-            try:
-                return str(hoplite.ray.client(timeout=0.1).status()["admission"])
-            except hoplite.ConnectError as error:
-                return str(error)
-
-    used, new = Requester.options(**on(1)).remote(), Requester.options(**on(2)).remote()
-    assert ray.get(used.ask.remote(), timeout=RAY_SOON) == "a token"
-    hoplite.ray.stop()
-    for requester in (used, new):
-        assert "call hoplite.ray.start()" in ray.get(requester.ask.remote(), timeout=RAY_SOON)
-    hoplite.ray.start(HOPLITE_BYTES)
-    for requester in (used, new):
-        assert ray.get(requester.ask.remote(), timeout=RAY_SOON) == "a token"
-        ray.kill(requester)
-
-
-def test_status_lists_ray_nodes_whose_node_can_not_start(started: Cluster) -> None:
+def test_status_lists_ray_nodes_whose_node_can_not_start(ray_cluster: Cluster) -> None:
     """With one port for all, a second Ray node of the same host can't start a node; here the second one joins later."""
     hoplite.ray.stop()
     for number in (1, 2):
-        started.remove_node(next(node for node in started.worker_nodes if f"r{number}" in _resources(node)))
+        ray_cluster.remove_node(next(node for node in ray_cluster.worker_nodes if f"r{number}" in _resources(node)))
     wait_until(lambda: sum(node["Alive"] for node in ray.nodes()) == 1, "one Ray node is left")
     with socket.create_server((ray.nodes()[0]["NodeManagerAddress"], 0)) as free:
         port = free.getsockname()[1]
     hoplite.ray.start(HOPLITE_BYTES, port=port)
     for number in (1, 2):
-        add(started, number)
+        add(ray_cluster, number)
     wait_until(lambda: len(hoplite.ray.status()["problems"]) == 2, "the others can't have a node")
 
     @ray.remote(num_cpus=0)

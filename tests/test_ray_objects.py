@@ -146,6 +146,8 @@ def test_an_object_is_deleted_with_the_actor_that_put_it() -> None:
     assert int(ray.get(ref)[0]) == 1
     ray.kill(maker)
     wait_until(lambda: not objects(), "the object is gone")
+    with pytest.raises((hoplite.ObjectLost, hoplite.ObjectDeleted)):
+        hoplite.ray.get(ref, timeout=RAY_SOON)
 
 
 def test_get_takes_mixed_kinds_of_refs() -> None:

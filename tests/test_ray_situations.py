@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.timeout(180), pytest.mark.usefixtures
 COUNT = 3
 SIZE = 100_000
 DTYPES = ("uint8", "int32", "int64", "float16", "float32", "float64")
-SHAPES = ((), (0,), (1,), (2,), (2**15,), (2**20,), (2, 2), (5, 5, 5), (1, 3, 5, 7), (5, 9, 10, 85))
+SHAPES = ((), (0,), (1,), (2**20,), (5, 5, 5), (1, 3, 5, 7))
 OPS: dict[Any, Callable[..., Any]] = {
     ReduceOp.SUM: np.sum,
     ReduceOp.PRODUCT: np.prod,
@@ -66,11 +66,11 @@ def read_only(array: Any) -> Any:
 
 
 def test_operations_by_dtype_shape_and_root() -> None:
-    """Inputs may be read-only, and outputs may have any memory order."""
+    """Inputs may be read-only, and outputs may have any memory order or be slices."""
 
     def program(collective: Any, rank: int, *, is_frozen: bool) -> list[str]:
         wrong = []
-        cases = [(dtype, shape) for dtype in DTYPES for shape in ((10,), (3, 4))] + [("float32", s) for s in SHAPES]
+        cases = [(dtype, (3, 4)) for dtype in DTYPES] + [("float32", shape) for shape in SHAPES]
         for dtype, shape in cases:
 
             def full(value: int, dtype: str = dtype, shape: tuple[int, ...] = shape) -> Any:
@@ -82,6 +82,8 @@ def test_operations_by_dtype_shape_and_root() -> None:
                     wrong.append(f"{what} of {dtype} {shape}: {array.ravel()[:3]} is not {value}")
 
             def room(dtype: str = dtype, shape: tuple[int, ...] = shape) -> Any:
+                if is_frozen and len(shape) < 2:
+                    return np.zeros((*shape, 2), dtype)[..., 0]
                 return np.zeros(shape, dtype, order="F" if is_frozen else "C")
 
             every = range(collective.get_collective_group_size())

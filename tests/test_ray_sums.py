@@ -102,20 +102,6 @@ def test_objects_of_ray_are_put_on_the_node_that_holds_them() -> None:
     assert [node] == ray.experimental.get_object_locations([where])[where]["node_ids"]
 
 
-def test_a_task_that_raises_is_a_lost_input() -> None:
-    @ray.remote(max_retries=0)
-    def broken() -> Any:
-        raise RuntimeError("no gradient today")
-
-    good = [made.options(**on(number)).remote(number) for number in (1, 2)]
-    bad = broken.options(**on(1)).remote()
-    total = hoplite.ray.reduce([*good, bad], count=2)
-    assert (hoplite.ray.get(total, timeout=RAY_SOON) == 3).all()
-    short = hoplite.ray.reduce([*good, bad])
-    with pytest.raises(hoplite.ObjectLost, match="no gradient today"):
-        hoplite.ray.get(short, timeout=RAY_SOON)
-
-
 def test_a_retried_task_counts_once(tmp_path: Any) -> None:
     """The task puts its gradient under its name and is killed. Ray's retry puts it again."""
 
@@ -200,9 +186,3 @@ def test_reduce_names_an_invalid_input() -> None:
         hoplite.ray.inputs(ray.put(1))
     with pytest.raises(hoplite.InvalidArgument, match="not a result"):
         hoplite.ray.lost(ray.put(1))
-
-
-def test_a_reduce_that_times_out_names_the_missing_inputs() -> None:
-    total = hoplite.ray.reduce(["missing/1"], timeout=0.2)
-    with pytest.raises(hoplite.Timeout, match="missing/1"):
-        hoplite.ray.get(total, timeout=RAY_SOON)

@@ -244,13 +244,16 @@ def test_refs_dropped_before_their_tensor_is_created_or_received() -> None:
     ended(actors)
 
 
-def test_refs_created_kept_and_forwarded_by_actors() -> None:
+def test_refs_created_kept_and_forwarded() -> None:
     source, sink, third = actors = workers(1, 2, 0)
     refs = got(source.puts.remote(3))[0]
     again = got(third.passes.remote(refs))[0]
     del refs
     assert got(sink.opens.remote(again), source.opens.remote(again)) == [[made(0), made(1), made(2)]] * 2
     assert [float(each[0]) for each in ray.get(again)] == [0, 1, 2]
+    own = ray.put(np.full(SIZE, 3.0), _tensor_transport="hoplite_numpy")
+    assert got(sink.opens.remote([own])) == [[made(3)]]
+    del own
     # From an actor that is neither the source nor the sink, and out of order.
     assert got(third.transfers.remote(source, sink)) == [[made(5)]]
 

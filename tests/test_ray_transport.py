@@ -1,9 +1,8 @@
-"""The tensor transport "hoplite" between actors: received values, deletion, and failed transfers."""
+"""The tensor transport "hoplite" between actors: inputs of a reduce, failed actors and aborted transfers."""
 
 from __future__ import annotations
 
 import contextlib
-import gc
 import threading
 from typing import Any
 
@@ -41,23 +40,6 @@ def arrays() -> tuple[Any, Any]:
     return Source, Sink
 
 
-def test_hoplite_transfers_arrays_between_actors() -> None:
-    source_class, sink_class = arrays()
-    source = source_class.options(**on(1)).remote()
-    sinks = [sink_class.options(**on(number)).remote() for number in (1, 2)]
-    ref = source.make.remote(4)
-    got = ray.get([sink.take.remote(ref) for sink in sinks], timeout=RAY_SOON)
-    assert got == [(4.0 * SIZE, [0, 1, 2, 3], "as it is")] * 2
-    assert set(objects()) == {f"ray/{ref.hex()}/{number}-of-2" for number in range(2)}
-    # The driver gets the value too.
-    assert float(ray.get(ref)["big"][7]) == 4
-    del ref
-    gc.collect()
-    wait_until(lambda: not objects(), "the tensors are gone")
-    for actor in (source, *sinks):
-        ray.kill(actor)
-
-
 def test_pending_results_of_actors_can_be_inputs_of_a_reduce() -> None:
     source_class, _ = arrays()
     sources = [source_class.options(**on(number)).remote() for number in range(3)]
@@ -93,21 +75,6 @@ def test_tensors_are_deleted_with_their_actor() -> None:
     del again
 
 
-def test_put_with_the_transport() -> None:
-    ref = ray.put([np.full(SIZE, 3.0)], _tensor_transport="hoplite_numpy")
-    assert set(objects()) == {f"ray/{ref.hex()}/0"}
-
-    @ray.remote(enable_tensor_transport=True)
-    class Reader:
-        def first(self, value: Any) -> float:
-            return float(value[0][0])
-
-    reader = Reader.options(**on(2)).remote()
-    assert ray.get(reader.first.remote(ref), timeout=RAY_SOON) == 3
-    ray.kill(reader)
-    del ref
-
-
 def test_an_aborted_transfer_ends_and_the_actor_keeps_working() -> None:
     """As Ray does if a transfer fails or takes too long."""
     from ray.experimental.rdt.tensor_transport_manager import CommunicatorMetadata
@@ -137,34 +104,6 @@ def test_an_aborted_transfer_ends_and_the_actor_keeps_working() -> None:
     wait_until(lambda: ray.get(receiver.abort.remote(), timeout=RAY_SOON), "the transfer is under way")
     assert "aborted" in ray.get(waiting, timeout=RAY_SOON)
     ray.kill(receiver)
-
-
-def test_tensors_of_torch() -> None:
-    torch = pytest.importorskip("torch")
-
-    @ray.remote
-    class Source:
-        @ray.method(tensor_transport="hoplite")
-        def make(self) -> Any:
-            import torch
-
-            return {"weights": torch.arange(SIZE, dtype=torch.float32), "bias": torch.ones(3, dtype=torch.bfloat16)}
-
-    @ray.remote
-    class Sink:
-        def take(self, value: Any) -> tuple[str, str, float]:
-            # A private tensor, which can be written.
-            value["weights"] += 1
-            return type(value["weights"]).__name__, str(value["bias"].dtype), float(value["weights"][10])
-
-    source, sink = Source.options(**on(1)).remote(), Sink.options(**on(2)).remote()
-    ref = source.make.remote()
-    for _ in range(2):
-        assert ray.get(sink.take.remote(ref), timeout=RAY_SOON) == ("Tensor", "torch.bfloat16", 11.0)
-    assert torch.equal(ray.get(ref)["weights"], torch.arange(SIZE, dtype=torch.float32))
-    del ref
-    for actor in (source, sink):
-        ray.kill(actor)
 
 
 def test_a_first_transfer_arrives_however_ray_orders_its_threads() -> None:
