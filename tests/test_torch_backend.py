@@ -16,7 +16,7 @@ from torch_ranks import free_port, in_processes, in_threads
 
 torch = pytest.importorskip("torch")
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(240)]
 
 import torch.distributed as dist  # noqa: E402 - after the check that torch exists
 from torch._C import _distributed_c10d as c10d  # noqa: E402
@@ -70,12 +70,12 @@ def test_all_reduce_folds_every_dtype_of_the_store(dtype: str) -> None:
         ("BAND", "int32", 0), ("BOR", "uint8", 7), ("BXOR", "int16", 5), ("BXOR", "bool", 1), ("MIN", "bool", 1),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("size", SIZES)
-def test_every_operator_gives_its_result(op: str, dtype: str, result: int, size: int) -> None:
+def test_every_operator_gives_its_result(op: str, dtype: str, result: int) -> None:
     def body(group: Any, rank: int) -> None:
-        tensor = torch.full((size,), rank + 2).to(getattr(torch, dtype))
-        group.allreduce([tensor], options("Allreduce", reduceOp=getattr(dist.ReduceOp, op)))
-        assert torch.equal(tensor, torch.full((size,), result).to(tensor.dtype))
+        for size in SIZES:
+            tensor = torch.full((size,), rank + 2).to(getattr(torch, dtype))
+            group.allreduce([tensor], options("Allreduce", reduceOp=getattr(dist.ReduceOp, op)))
+            assert torch.equal(tensor, torch.full((size,), result).to(tensor.dtype))
 
     in_threads(RANKS, 20, body)
 

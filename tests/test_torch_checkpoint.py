@@ -5,13 +5,12 @@ from __future__ import annotations
 import io
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import torch_forks
 from hoplite import testing
 from hoplite.errors import DecodeError, InvalidArgument, NameTaken, StoreFull
 from support import eventually
@@ -29,24 +28,22 @@ from hoplite.torch.checkpoint import HopliteReader, HopliteWriter, delete, writi
 
 pytestmark = [
     pytest.mark.torch,
-    pytest.mark.timeout(180),
+    pytest.mark.timeout(240),
     pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning"),
 ]
 
 
 def run_ranks(folder: Path, *steps: tuple[str, Sequence[str], str]) -> None:
     """Runs steps, each an action with one rank per socket, on a checkpoint."""
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", str(Path(__file__).parent / "checkpoint_ranks.py"), json.dumps(steps)],
-        cwd=folder,
-        # Threads of OpenMP do not survive a fork.
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    program = f"""
+import os, runpy, sys, warnings
+warnings.simplefilter("ignore")
+os.chdir({str(folder)!r})
+sys.argv[1:] = [{json.dumps(steps)!r}]
+runpy.run_path({str(Path(__file__).parent / "checkpoint_ranks.py")!r}, run_name="__main__")
+"""
+    ((status, output),) = torch_forks.run(program, [os.environ])
+    assert status == 0, output
 
 
 def save(client: hoplite.Client, name: str, state: dict[str, Any], **options: Any) -> None:

@@ -5,14 +5,15 @@ All numbers are multiples of a power of two that 64 bits hold exactly, so the or
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import os
 
 import pytest
 
+import torch_forks
+
 torch = pytest.importorskip("torch")
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(240)]
 
 PROGRAM = """
 import datetime, os, sys, tempfile
@@ -61,7 +62,7 @@ def fully(layers):
         fully_shard(layer, mesh=dist.device_mesh.init_device_mesh("cpu", (RANKS,)))
     return layers, lambda module: [parameter.full_tensor() for parameter in module.parameters()]
 
-def rank_main(rank, way, folder):
+def rank_main(rank, folder):
     alone = model()
     train(alone, slice(None))
     expected = list(alone.parameters())
@@ -73,26 +74,25 @@ def rank_main(rank, way, folder):
             timeout=datetime.timedelta(seconds=60),
         )
         assert dist.get_backend() == backend
-        module, whole = {"ddp": ddp, "fsdp": fsdp, "fully_shard": fully}[way](model())
-        train(module, slice(rank * ROWS, (rank + 1) * ROWS))
-        for number, (one, other) in enumerate(zip(whole(module), expected, strict=True)):
-            assert torch.equal(one, other), f"{backend}: parameter {number} differs by {(one - other).abs().max()}"
+        for way in (ddp, fsdp, fully):
+            module, whole = way(model())
+            train(module, slice(rank * ROWS, (rank + 1) * ROWS))
+            for number, (one, other) in enumerate(zip(whole(module), expected, strict=True)):
+                difference = (one - other).abs().max()
+                assert torch.equal(one, other), f"{way}, {backend}: parameter {number} differs by {difference}"
         dist.destroy_process_group()
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
-        mp.start_processes(rank_main, (sys.argv[1], folder), RANKS, start_method="fork")
+        mp.start_processes(rank_main, (folder,), RANKS, start_method="fork")
     print("all ranks learned the same")
 """
 
 
-@pytest.mark.parametrize("way", ["ddp", "fsdp", "fully_shard"])
-def test_training_reaches_the_same_parameters_as_with_gloo(way: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", PROGRAM, way], capture_output=True, text=True, timeout=150, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "all ranks learned the same\n"
+def test_training_reaches_the_same_parameters_as_with_gloo() -> None:
+    """By DistributedDataParallel, FullyShardedDataParallel and `fully_shard`."""
+    ((status, output),) = torch_forks.run("import warnings\nwarnings.simplefilter('ignore')\n" + PROGRAM, [os.environ])
+    assert (status, output) == (0, "all ranks learned the same\n")
 
 
 DEATH = """
@@ -132,8 +132,6 @@ if __name__ == "__main__":
 
 @pytest.mark.faults("a rank is killed")
 def test_training_ends_with_an_error_when_a_rank_dies() -> None:
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", DEATH], capture_output=True, text=True, timeout=150, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("rank 1 died") == 2
+    ((status, output),) = torch_forks.run(DEATH, [os.environ])
+    assert status == 0, output
+    assert output.count("rank 1 died") == 2

@@ -1,19 +1,16 @@
-"""Ranks of a process group for tests: threads of this process, or processes of their own."""
+"""Ranks of a process group for tests: threads of this process, or processes."""
 
 from __future__ import annotations
 
 import os
 import socket
-import subprocess
-import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
+import torch_forks
+
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-# Long enough for a torch import on a busy machine.
-PROCESS_S = 120.0
 
 
 def in_threads(size: int, timeout_s: float, body: Callable[[Any, int], Any]) -> list[Any]:
@@ -57,32 +54,14 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def in_processes(size: int, port: int, program: str, *, ranks: int | None = None) -> list[tuple[int, str]]:
+def in_processes(size: int, port: int, program: str) -> list[tuple[int, str]]:
     """Runs a program as each rank of a job on this host; returns the exit status and the output of each.
 
     Args:
         size: number of processes.
         port: port of the store.
         program: Python code; RANK and WORLD_SIZE are in its environment, as torchrun sets them.
-        ranks: the world size, if it is not `size`.
     """
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("HOPLITE_")}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", program],
-            env={
-                **environment, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank),
-                "WORLD_SIZE": str(ranks or size),
-            },
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(size)
-    ]  # fmt: skip
-    try:
-        outputs = [process.communicate(timeout=PROCESS_S)[0] for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    return [(process.returncode, output) for process, output in zip(processes, outputs, strict=True)]
+    job = {name: value for name, value in os.environ.items() if not name.startswith("HOPLITE_")}
+    job |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(size)}
+    return torch_forks.run(program, [job | {"RANK": str(rank)} for rank in range(size)])

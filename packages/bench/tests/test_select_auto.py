@@ -6,11 +6,11 @@ import dataclasses
 import json
 import os
 import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import torch_forks
 from hoplite_bench.environments import Environments
 from hoplite_bench.select.plan import Candidate, Plan, Rule
 from hoplite_bench.systems.base import Unavailable
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 torch = pytest.importorskip("torch")
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(240)]
 
 from hoplite_bench.select.torch_auto import agreement, mpi, routes, source  # noqa: E402 - after the check for torch
 
 LIMIT = 4096
 
-# Imports torch once, which takes seconds, then forks the ranks. Each runs the program that the standard input has.
-LAUNCHER = """
+# What precedes the program of a rank.
+BEFORE = """
 import datetime, json, os, signal, sys, time, traceback, warnings
 import torch
 import torch.distributed as dist
@@ -38,7 +38,7 @@ from hoplite_bench.select.torch_auto import members, source
 
 warnings.simplefilter("always", RuntimeWarning)
 torch_auto.register()
-folder, ranks, program = sys.argv[1], int(sys.argv[2]), sys.stdin.read()
+RANK, RANKS = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
 def start(backend="hoplite_auto", seconds=60):
     dist.init_process_group(backend, timeout=datetime.timedelta(seconds=seconds))
@@ -46,25 +46,10 @@ def start(backend="hoplite_auto", seconds=60):
 def calls(group=None):
     return {name: one["calls"] for name, one in torch_auto.status(group)["members"].items()}
 
-def main():
-    processes = []
-    for rank in range(ranks):
-        process = os.fork()
-        if process == 0:
-            file = os.open(f"{folder}/output{rank}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-            os.dup2(file, 1)
-            os.dup2(file, 2)
-            os.environ["RANK"] = str(rank)
-            return rank
-        processes.append(process)
-    print(json.dumps([os.waitstatus_to_exitcode(os.waitpid(one, 0)[1]) for one in processes]))
-    return None
-
-RANK, RANKS = main(), ranks
-if RANK is not None:
+def run(program):
     status = 0
     try:
-        exec(compile(program, "program", "exec"))
+        exec(compile(program, "program", "exec"), globals())
     except Exception:
         traceback.print_exc()
         status = 1
@@ -109,14 +94,8 @@ class Job:
 
     def outcome(self, program: str) -> list[tuple[int, str]]:
         """Runs a program as each rank; returns the exit status and the output of each."""
-        done = subprocess.run(
-            [sys.executable, "-c", LAUNCHER, self.folder, str(self.ranks)],
-            input=program, env={**os.environ, **self.variables, "MASTER_PORT": str(free_port())},
-            capture_output=True, text=True, timeout=100, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        outputs = [(self.folder / f"output{rank}").read_text() for rank in range(self.ranks)]
-        return list(zip(json.loads(done.stdout), outputs, strict=True))
+        job = {**os.environ, **self.variables, "MASTER_PORT": str(free_port())}
+        return torch_forks.run(f"{BEFORE}\nrun({program!r})", [job | {"RANK": str(rank)} for rank in range(self.ranks)])
 
     def run(self, program: str) -> list[str]:
         """Runs a program as each rank, which must succeed; returns the output of each."""
@@ -699,13 +678,10 @@ from mpi4py import MPI
 MPI.Finalize()
 """
     job = Job(tmp_path, 2, plan(2, large="torch-mpi"))
-    by_launcher = LAUNCHER.replace("main(), ranks", "int(os.environ['PMI_RANK']), ranks").replace(
-        "sys.stdin.read()", "os.environ['PROGRAM']"
-    )
-    launch = "import os\nos.environ['RANK'] = os.environ['PMI_RANK']\n"
+    by_launcher = f"import os\nos.environ['RANK'] = os.environ['PMI_RANK']\n{BEFORE}\nrun({program!r})"
     done = subprocess.run(
-        [system.python.parent / "mpiexec.hydra", "-n", "2", system.python, "-c", launch + by_launcher, tmp_path, "2"],
-        env={**os.environ, **job.variables, "PROGRAM": program, "MASTER_PORT": str(free_port()), "UCX_TLS": "tcp,self"},
+        [system.python.parent / "mpiexec.hydra", "-n", "2", system.python, "-c", by_launcher],
+        env={**os.environ, **job.variables, "MASTER_PORT": str(free_port()), "UCX_TLS": "tcp,self"},
         capture_output=True, text=True, timeout=100, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
