@@ -84,11 +84,6 @@ def spawned() -> list[str]:
     return [test for test in distributed() if "destroy" in test or test.endswith(("all_reduce_sum", "ParallelCPU"))]
 
 
-def ddp_with_rpc() -> list[str]:
-    """Lists tests of DistributedDataParallel next to remote procedure calls."""
-    return [test for test in rpc() if test.startswith("Ddp")]
-
-
 def rpc() -> list[str]:
     """Lists the tests of remote procedure calls that also create a process group."""
     return [

@@ -52,11 +52,7 @@ class Run:
         return [Attempt(backend, conditions, ranks) for conditions, ranks in dict.fromkeys(places)]
 
 
-CORE = (
-    Run("distributed", (("own", 4), ("own", 8), ("gloo", 4), ("gloo", 8), ("mpi", 4), ("mpi", 8))),
-    Run("ddp_with_rpc", (("gloo", 4),)),
-)
-WHOLE = (
+RUNS = (
     Run("distributed", (("own", 3), ("gloo", 3), ("mpi", 3))),
     Run("distributed", (("own", 4), ("gloo", 4), ("mpi", 4), ("mpi", 8))),
     Run("distributed", (("own", 8), ("gloo", 8), ("mpi", 8))),
