@@ -36,12 +36,20 @@ pytestmark = [pytest.mark.dask, pytest.mark.timeout(120)]
 SIZE = 2**17
 
 
-@pytest.fixture
-def client(tmp_path: Path) -> Iterator[Client]:
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     """A Dask client of two workers on two hosts with Hoplite."""
-    with hosts(folders(tmp_path, 2)) as client:
+    with hosts(folders(tmp_path_factory.mktemp("h"), 2)) as client:
         hd.install(client, memory="256MiB")
         yield client
+
+
+@pytest.fixture
+def client(cluster: Client) -> Iterator[Client]:
+    """The same client. A test leaves two workers and two nodes, as it found them."""
+    yield cluster
+    cluster.wait_for_workers(2, timeout=60)
+    eventually(lambda: len(hd.install(cluster).nodes) == 2)
 
 
 @pytest.mark.faults("a worker is killed")
@@ -129,6 +137,7 @@ def test_a_worker_without_a_node_gets_bytes_through_dask(client: Client) -> None
     installation.run_on(first, tasks.lift, [future.key])
     row = client.submit(dask_tasks.facts, future, workers=[second]).result(timeout=60)
     assert row["sum"] == 3 * SIZE
+    client.restart_workers([second])
 
 
 async def lose_node(dask_worker: object) -> None:
