@@ -399,7 +399,6 @@ test-long: wheel wheel-free-threaded ## Run tests that need minutes, much memory
 	timeout --kill-after=10 3600 $(BIN)/pytest -m 'long and not native' --timeout 900 --junitxml=$(JUNIT)/long.xml $(ALL_TESTS)
 	cargo run --quiet --release $(CARGO_FLAGS) -p hoplite-sim -- --seeds 20000
 	.ci/frameworks
-	.ci/torch -m '(torch or frameworks) and long'
 	.ci/torch --suites
 	.ci/rl -m 'rl and long'
 	.ci/ray -m 'ray and long'

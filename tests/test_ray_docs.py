@@ -44,6 +44,8 @@ def test_examples_run(page: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.long
+@pytest.mark.timeout(600)
 def test_example_applications_are_correct_with_and_without_hoplite() -> None:
     init = {"address": "local", "num_cpus": 4, "object_store_memory": 100_000_000, "log_to_driver": False}
     folder = ROOT / "examples" / "ray_apps"
@@ -53,7 +55,7 @@ def test_example_applications_are_correct_with_and_without_hoplite() -> None:
         env={**os.environ, **QUIET},
         capture_output=True,
         text=True,
-        timeout=2 * RAY_SOON,
+        timeout=8 * RAY_SOON,
         check=False,
     )
     assert done.returncode == 0, done.stderr
