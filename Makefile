@@ -390,6 +390,10 @@ test-operations: build ## Test metrics, live page, terminal display and traces; 
 test-site: build ## Build the docs site, test its links and search, and check the files of deploy/ against their schemas; install Sphinx from PyPI, or skip
 	.ci/site --test --junitxml=$(JUNIT)/site.xml
 
+# Variables of the command line are in the environment, so the shell does not interpret a reason.
+gate: build ## Compare the published figures with docs/benchmarks/gate.json (root, idle machine, 12 minutes): make gate CELLS="broadcast slow-first" ACCEPT="reason"
+	PYTHONPATH=tests $(BIN)/python -m gate --cells "$${CELLS-}" $(if $(filter undefined,$(origin ACCEPT)),,--accept "$$ACCEPT")
+
 test-long: wheel wheel-free-threaded ## Run tests that need minutes, much memory or an idle machine, all of PyTorch's tests, the image, the sdist, 20000 simulated clusters, new malformed messages
 	$(try-bench-packages)
 	$(try-image-packages)

@@ -1,0 +1,57 @@
+"""Collectives on eight hosts: Hoplite next to one TCP stream and MPICH, with the session of `hoplite bench`."""
+
+from __future__ import annotations
+
+import statistics
+from typing import TYPE_CHECKING
+
+from gate.figures import MPICH, WIRE, Failed, Figure, Group
+from hoplite_bench import hosts, session
+from hoplite_bench.lab import Lab
+from hoplite_bench.plan import Cell
+from hoplite_bench.results import Results
+from hoplite_bench.row import STREAM
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Sequence
+
+    from hoplite_bench.row import Row
+
+HOSTS, RATE, SYSTEMS = 8, "1gbit", ("wire", "hoplite", "mpich")
+OPS = ("broadcast", "reduce", "allreduce", "gather", "rtt")
+# Sizes and their repeats: delays of small arrays vary most.
+SIZES = {"1KiB": (1 << 10, 15), "64KiB": (1 << 16, 15), "1MiB": (1 << 20, 15), "32MiB": (1 << 25, 5)}
+
+
+def measure(cells: Collection[str]) -> Iterator[Figure | Failed]:
+    """Measures operations with sizes: the time of each as a multiple of the wire's and of MPICH's."""
+    with Lab(hosts=HOSTS, rate=RATE) as lab:
+        network = hosts.of_lab(lab)
+        # One session for each size, because the number of repeats is that of a session.
+        for size, (nbytes, repeats) in SIZES.items():
+            ops = [op for op in OPS if f"{op}-{size}" in cells]
+            if not ops:
+                continue
+            settings = session.Settings(SYSTEMS, [Cell(op, nbytes) for op in ops], repeats)
+            rows = session.measure(network, settings, Results(None))
+            for op in ops:
+                yield from _figures(f"{op}-{size}", [row for row in rows if row.op == op])
+
+
+def _figures(cell: str, rows: Sequence[Row]) -> Iterator[Figure | Failed]:
+    """Hoplite's times over those of the wire, and of MPICH's fastest variant."""
+    of = {name: [row for row in rows if row.system == name and row.samples] for name in SYSTEMS}
+    of["wire"] = [row for row in of["wire"] if row.variant == STREAM]
+    lacking = [name for name, own in of.items() if not own]
+    if lacking:
+        notes = {f"{row.system}: {row.note}" for row in rows if row.system in lacking and row.note}
+        yield Failed(cell, "; ".join(sorted(notes)))
+    for name, unit in (("wire", WIRE), ("mpich", MPICH)):
+        if of["hoplite"] and of[name]:
+            (ours,) = of["hoplite"]
+            other = min(statistics.median(row.samples) for row in of[name])
+            shown = f"{1000 * statistics.median(ours.samples):.3g} ms"
+            yield Figure(f"{cell}/{name}", [sample / other for sample in ours.samples], unit, shown=shown)
+
+
+GROUP = Group([f"{op}-{size}" for size in SIZES for op in OPS], measure)
