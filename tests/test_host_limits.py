@@ -128,6 +128,7 @@ with testing.cluster(2, capacity="256MiB") as (here, far):
 """
 
 
+@pytest.mark.faults("the two nodes of a process have few descriptors")
 def test_many_objects_arrive_through_few_connections() -> None:
     """One connection per object would use all descriptors of the process, including those for its memory."""
     run(MANY)
@@ -228,7 +229,7 @@ sys.stdin.readline()
 """
 
 
-@pytest.mark.parametrize("limits", [(400 * MIB,), (4096 * MIB, 400 * MIB), (400 * MIB, 4096 * MIB)], ids=repr)
+@pytest.mark.parametrize("limits", [(400 * MIB,), (4096 * MIB, 400 * MIB)], ids=repr)
 def test_a_node_in_a_memory_group_rejects_puts_beyond_its_limit(tmp_path: Path, limits: tuple[int, ...]) -> None:
     """The capacity exceeds the limit of the group or of its parent: puts are rejected, and no process is killed."""
     path = str(tmp_path / "node.sock")

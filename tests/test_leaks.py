@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 NODES = 3
 KIB = 1024
-SIZES = (KIB, 128 * KIB, 4 * KIB * KIB)
+SIZES = {"1KiB": KIB, "128KiB": 128 * KIB, "4MiB": 4 * KIB * KIB}
 
 # An allocator may retain this much freed memory, and every thread has its own arena.
 SLACK_BYTES = 48 * KIB * KIB
@@ -93,17 +94,23 @@ def cluster() -> Iterator[list[Client]]:
         yield [node.client() for node in nodes]
 
 
-@pytest.mark.parametrize("size", SIZES, ids=["1KiB", "128KiB", "4MiB"])
-@pytest.mark.parametrize("collective", [broadcast, reduce, allreduce, gather])
-@pytest.mark.parametrize("rounds", [100, pytest.param(10_000, marks=pytest.mark.long)])
-def test_rounds_leak_nothing(collective: object, size: int, rounds: int) -> None:
+COLLECTIVES = {"broadcast": broadcast, "reduce": reduce, "allreduce": allreduce, "gather": gather}
+# Every size of each way that objects travel: to all, and in sums.
+PAIRS = {("broadcast", "1KiB"), ("broadcast", "4MiB"), ("reduce", "128KiB"), ("allreduce", "1KiB")}
+PAIRS |= {("allreduce", "4MiB"), ("gather", "128KiB")}
+ROUNDS = [pytest.param(*pair, 100) for pair in sorted(PAIRS)]
+ROUNDS += [pytest.param(*pair, 10_000, marks=pytest.mark.long) for pair in itertools.product(COLLECTIVES, SIZES)]
+
+
+@pytest.mark.parametrize(("collective", "kib", "rounds"), ROUNDS)
+def test_rounds_leak_nothing(collective: str, kib: str, rounds: int) -> None:
     """The first tenth of the rounds fills caches and pools."""
-    assert callable(collective)
+    size = SIZES[kib]
     value = np.arange(size // 8, dtype=np.int64)
     with cluster() as clients:
         before = None
         for number in range(rounds):
-            collective(clients, value, number)
+            COLLECTIVES[collective](clients, value, number)
             if number == rounds // 10:
                 before = use(clients)
         for client in clients:

@@ -74,7 +74,8 @@ class Peak(Watching):
 
     def look(self) -> None:
         before: dict[int, int] = {}
-        while not self.is_over.is_set():
+        # A pause, so that the samples take no more time than the test.
+        while not self.is_over.wait(0.005):
             now = extents_of(*self._pids)
             self.bytes = max(self.bytes, sum(min(now[extent], before[extent]) for extent in now.keys() & before.keys()))
             before = now
@@ -86,13 +87,13 @@ def node_bytes_max(capacity: int) -> int:
 
 
 @pytest.mark.parametrize(
-    ("clients", "capacity", "kept"), [(20, 200_000_000, 4 * MIB), (60, 67_000_000, 40_000)], ids=["20", "60"]
+    ("clients", "capacity", "kept"), [(10, 200_000_000, 4 * MIB), (10, 67_000_000, 40_000)], ids=["large", "small"]
 )
 @bounded(10)
 def test_memory_of_deleted_objects_is_returned_to_the_host(
     clients: int, capacity: int, kept: int, within: float
 ) -> None:
-    """Each client puts 15 objects of 4 MiB, and deletes all but a small one; 672 MiB and 3.8 GB once stayed mapped."""
+    """Each client puts 15 objects of 4 MiB, and deletes all but one; all 560 MiB once stayed mapped."""
     value, last = np.ones(4 * MIB, np.uint8), np.ones(kept, np.uint8)
     with testing.node_process("--capacity", str(capacity)) as node, contextlib.ExitStack() as stack:
         pids = (node.process.pid, os.getpid())
@@ -118,7 +119,7 @@ def test_scattered_small_objects_do_not_block_large_ones() -> None:
     with testing.node_process("--capacity", str(capacity)) as node, contextlib.ExitStack() as stack:
         pids = (node.process.pid, os.getpid())
         with Peak(*pids) as peak:
-            for _ in range(30):
+            for _ in range(15):
                 client = stack.enter_context(node.client())
                 refs = [client.put(np.ones(200_000, np.uint8), timeout=SOON) for _ in range(100)]
                 client.delete(refs[:50] + refs[51:])
@@ -190,8 +191,8 @@ sys.stdin.readline()
 @pytest.mark.parametrize("how", ["embedded", "attached"])
 def test_gets_of_more_than_half_of_the_store_complete(how: str) -> None:
     """Ten threads, of which one at a time finds capacity."""
-    size, capacity = 60 * MIB, 100 * MIB
-    with testing.cluster(2, capacity="700MiB") as nodes, contextlib.ExitStack() as stack:
+    size, capacity = 30 * MIB, 50 * MIB
+    with testing.cluster(2, capacity="350MiB") as nodes, contextlib.ExitStack() as stack:
         far = nodes[0].client()
         refs = [str(far.put(np.full(size, number, np.uint8))) for number in range(10)]
         where, pid = nodes[0].address, None
@@ -241,11 +242,11 @@ def test_a_node_keeps_working_in_a_group_smaller_than_its_capacity(tmp_path: Pat
         far = nodes[0].client()
         refs = [far.put(value) for _ in range(40)]
         with node_in_group(tmp_path, 400 * MIB, join=nodes[0].address, capacity="2GiB") as client:
-            for number in range(200):
+            for number in range(60):
                 assert client.get(refs[number % 40], timeout=SOON)[-1] == 1
                 if number % 4 == 0:
                     client.delete(client.put(value, timeout=SOON))
-            assert client.status()["counters"]["evictions"] >= 150
+            assert client.status()["counters"]["evictions"] >= 40
 
 
 @pytest.mark.faults("a memory group has no more")
@@ -408,7 +409,7 @@ print(*counts, flush=True)
 
 
 @pytest.mark.faults("clients are killed")
-@pytest.mark.parametrize("seconds", [8, pytest.param(180, marks=[pytest.mark.long, pytest.mark.timeout(400)])])
+@pytest.mark.parametrize("seconds", [4, pytest.param(180, marks=[pytest.mark.long, pytest.mark.timeout(400)])])
 def test_clients_of_a_full_store_are_served_fairly(seconds: int) -> None:
     """40 clients in eight processes request more than the capacity, while processes are killed one after another."""
     capacity = 30 * MIB

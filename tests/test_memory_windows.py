@@ -86,8 +86,8 @@ def test_a_sum_needs_only_windows_on_hosts_other_than_the_callers(hosts: int, si
 
 
 def test_concurrent_sums_share_the_memory_of_windows() -> None:
-    """A hundred at a time, with one position on every host. Each alone may use some 4.5 MiB there."""
-    size, count = 4 * MIB, 100
+    """Fifty at a time, with one position on every host. Each alone may use some 4.5 MiB there."""
+    size, count = 4 * MIB, 50
     with contextlib.ExitStack() as stack:
         nodes = [stack.enter_context(testing.node_process("--capacity", "1GiB"))]
         join = nodes[0].address

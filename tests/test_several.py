@@ -22,12 +22,12 @@ MIB = 1 << 20
 COUNT = 8
 
 
-@pytest.fixture(params=["60MiB", "64MiB"])
+@pytest.fixture(params=["15MiB", "16MiB"])
 def small(request: pytest.FixtureRequest) -> Iterator[tuple[hoplite.Client, list[hoplite.Ref]]]:
-    """A client whose node has capacity for three of eight objects on another node, each a little over 16 MiB."""
-    with testing.cluster(1, capacity="256MiB") as (large,):
+    """A client whose node has capacity for three of eight objects on another node, each a little over 4 MiB."""
+    with testing.cluster(1, capacity="64MiB") as (large,):
         putter = large.client()
-        refs = [putter.put(numbers(16 * MIB, "uint8", seed=seed)) for seed in range(COUNT)]
+        refs = [putter.put(numbers(4 * MIB, "uint8", seed=seed)) for seed in range(COUNT)]
         with Node(join=[large.address], capacity=request.param) as node:
             yield node.client(), refs
 
@@ -36,10 +36,10 @@ def check_error(client: hoplite.Client, error: pytest.ExceptionInfo[hoplite.Stor
     """Checks the message of a rejected get, and that the error holds none of the objects that arrived."""
     capacity = client.status()["store"]["capacity"]
     assert f"{COUNT} objects of one get exceed the capacity of the store, {capacity} bytes" in str(error.value)
-    assert "the next needs 16777216" in str(error.value)
+    assert f"the next needs {4 * MIB}" in str(error.value)
     del error
     # Nearly the whole capacity: objects read for the list are evicted.
-    client.put(numbers(50 * MIB, "uint8"), timeout=SOON)
+    client.put(numbers(12 * MIB, "uint8"), timeout=SOON)
 
 
 @pytest.mark.parametrize("timeout", [None, 10 * SOON], ids=["none", "longer than a test"])
@@ -67,7 +67,7 @@ def test_a_list_that_blocks_the_put_of_its_own_object_is_rejected(
     got = Later(lambda: client.get([*refs[:3], "here/1"]))
     # The put starts when the other objects have arrived.
     eventually(lambda: sum(row["readers"] for row in client.objects()) == 3)
-    put = Later(lambda: client.put(numbers(16 * MIB, "uint8"), name="here/1", timeout=60))
+    put = Later(lambda: client.put(numbers(4 * MIB, "uint8"), name="here/1", timeout=60))
     with pytest.raises(hoplite.StoreFull):
         got.result(60)
     put.result(60)
@@ -117,7 +117,7 @@ def test_a_list_waits_for_capacity_held_by_other_calls(
     assert not got.done()
     del held
     for seed, value in enumerate(got.result(60), start=2):
-        same(value, numbers(16 * MIB, "uint8", seed=seed))
+        same(value, numbers(4 * MIB, "uint8", seed=seed))
 
 
 def test_the_same_object_counts_once(
@@ -136,15 +136,15 @@ def test_a_list_larger_than_the_store_can_be_read_into_outs(
     small: tuple[hoplite.Client, list[hoplite.Ref]],
 ) -> None:
     client, refs = small
-    outs = [np.zeros(16 * MIB, np.uint8) for _ in refs]
+    outs = [np.zeros(4 * MIB, np.uint8) for _ in refs]
     # With a timeout, because a hanging call would never return.
     Later(lambda: client.get(refs, out=outs)).result(60)
     for seed, out in enumerate(outs):
-        same(out, numbers(16 * MIB, "uint8", seed=seed))
-    outs = [np.zeros(16 * MIB, np.uint8) for _ in refs]
+        same(out, numbers(4 * MIB, "uint8", seed=seed))
+    outs = [np.zeros(4 * MIB, np.uint8) for _ in refs]
     asyncio.run(asyncio.wait_for(client.get_async(refs, out=outs), 60))
     for seed, out in enumerate(outs):
-        same(out, numbers(16 * MIB, "uint8", seed=seed))
+        same(out, numbers(4 * MIB, "uint8", seed=seed))
 
 
 @pytest.mark.parametrize("into", [False, True])
