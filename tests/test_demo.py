@@ -16,14 +16,12 @@ import pytest
 
 from hoplite.tools.demo import network, run
 from hoplite.tools.demo.display import Progress, draw
-from support import bounded
 
 
-@pytest.mark.timeout(120)
-@bounded(60)
-def test_the_demo_trains_relays_and_reduces(within: float) -> None:
+@pytest.mark.parametrize("steps", [50, pytest.param(run.STEPS, marks=[pytest.mark.long, pytest.mark.timeout(120)])])
+def test_the_demo_trains_relays_and_reduces(steps: int) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "hoplite.tools.cli", "demo", "--json"],
+        [sys.executable, "-m", "hoplite.tools.cli", "demo", "--json", "--steps", str(steps)],
         capture_output=True,
         text=True,
         timeout=110,
@@ -41,16 +39,17 @@ def test_the_demo_trains_relays_and_reduces(within: float) -> None:
         "contributions",
         "disturbances",
     }
-    assert facts["accuracy"] > 0.95
-    assert facts["steps"] == run.STEPS
-    assert facts["seconds"] < within
+    assert facts["accuracy"] > run.ACCURACY_MIN
+    assert facts["steps"] == steps
+    assert facts["disturbances"] == []
+    assert facts["seconds"] < 60 or steps < run.STEPS
     assert facts["bytes_relayed"] > 0
     assert facts["bytes_folded_remote"] > 0
     contributions = facts["contributions"]
     assert len(contributions) == run.WORKERS
-    assert sum(contributions) == run.STEPS * run.COUNT
-    # Every worker contributed, including the slow, the late and the leaving one.
-    assert min(contributions) > 0
+    assert sum(contributions) == steps * run.COUNT
+    # Every worker contributed, including the slow, the late and the leaving one, unless the run is short.
+    assert min(contributions) > 0 or steps < run.STEPS
 
 
 def test_a_run_without_relays_or_remote_folds_fails() -> None:
