@@ -13,6 +13,10 @@ import pytest
 import hoplite
 from support import SOON
 
+# A type checker takes ten seconds of a whole core.
+CHECK_S = 150
+pytestmark = pytest.mark.timeout(2 * CHECK_S)
+
 PROGRAM = Path(__file__).parent / "user_program.py"
 
 # Methods of a client that are not verbs.
@@ -21,7 +25,7 @@ OTHERS = {"node", "job", "socket", "closed", "close"}
 
 def checked(*command: str | Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", *map(str, command)], capture_output=True, text=True, timeout=SOON, check=False
+        [sys.executable, "-m", *map(str, command)], capture_output=True, text=True, timeout=CHECK_S, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
 
