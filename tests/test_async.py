@@ -153,6 +153,7 @@ def test_a_put_cancelled_while_it_copies_leaves_no_object(plain: Crew) -> None:
     eventually(lambda: plain.putter.status()["store"]["used"] == 0)
 
 
+@pytest.mark.parametrize("plain", ["embedded", "attached"], indirect=True)
 def test_a_put_whose_loop_ends_while_it_copies_leaves_no_object(plain: Crew) -> None:
     async def main(value: Any) -> asyncio.Future[hoplite.Ref]:  # noqa: ANN401 - an array
         task = asyncio.ensure_future(plain.putter.put_async(value))
@@ -169,6 +170,7 @@ def test_a_put_whose_loop_ends_while_it_copies_leaves_no_object(plain: Crew) -> 
             eventually(lambda: plain.putter.objects() == [])
 
 
+@pytest.mark.parametrize("plain", ["attached", "cluster"], indirect=True)
 def test_a_cancelled_get_writes_nothing_more_into_out(plain: Crew) -> None:
     """The task is cancelled while the object arrives or is copied."""
     value = numbers(16 << 20, "uint8") | 1
@@ -290,6 +292,7 @@ def test_a_failure_in_a_task_group_cancels_the_other_gets(plain: Crew) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("plain", ["attached"], indirect=True)
 def test_ten_thousand_gets_at_once(plain: Crew) -> None:
     count = 10_000
 
@@ -377,6 +380,7 @@ def test_a_coroutine_that_is_never_awaited_sends_no_request(plain: Crew) -> None
     assert status["waiting"] == status["reduces"] == status["store"]["used"] == status["objects"] == 0
 
 
+@pytest.mark.parametrize("plain", ["attached"], indirect=True)
 def test_loops_leave_no_descriptors(plain: Crew) -> None:
     async def main() -> None:
         ref = await plain.putter.put_async(b"x")
@@ -393,6 +397,7 @@ def test_loops_leave_no_descriptors(plain: Crew) -> None:
     assert descriptors() <= before
 
 
+@pytest.mark.parametrize("plain", ["embedded", "attached"], indirect=True)
 def test_a_loop_keeps_running_while_large_values_are_copied(plain: Crew) -> None:
     # Copying takes some 10 ms, so that even on a busy machine the loop runs during it.
     value = numbers(96 << 20, "uint8")
@@ -440,6 +445,7 @@ def test_a_long_wait_is_logged(plain: Crew, monkeypatch: pytest.MonkeyPatch, cap
     assert not any(plain.name("silent") in text for text in messages)
 
 
+@pytest.mark.parametrize("plain", ["attached"], indirect=True)
 def test_many_long_waits_take_one_line(
     plain: Crew, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

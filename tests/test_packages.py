@@ -33,9 +33,12 @@ def run_alone(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=SOON, check=False)
 
 
-@pytest.mark.parametrize("words", [[], ["--help"], ["any", "--json"]], ids=" ".join)
-@pytest.mark.parametrize(("name", "package"), PACKAGES.items())
-def test_a_command_that_is_not_installed_names_its_package(name: str, package: str, words: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("bench", []), ("lab", ["--help"]), ("select", ["any", "--json"]), ("study", []), ("topology", ["--help"])],
+)
+def test_a_command_that_is_not_installed_names_its_package(name: str, words: list[str]) -> None:
+    package = PACKAGES[name]
     done = run_alone(name, *words)
     assert (done.returncode, done.stdout) == (2, "")
     problem = f"hoplite {name} is in the package {package}, which is not installed"

@@ -321,13 +321,13 @@ def test_inputs_are_available_on_the_node_of_the_caller(clients: list[Client]) -
 
 @pytest.mark.parametrize("caller", [0, 1])
 def test_two_chains_in_opposite_order_do_not_deadlock(caller: int) -> None:
-    """64 MiB, larger than every buffer: neither reduce may block the other by filling a shared connection.
+    """16 MiB, larger than every buffer: neither reduce may block the other by filling a shared connection.
 
     The inputs are put in opposite order, so that one chain is 0, 1 and the other 1, 0. Both results are then read on
     both nodes at the same time.
     """
-    size = 16 << 20
-    with testing.cluster(2, capacity="1GiB") as nodes:
+    size = 4 << 20
+    with testing.cluster(2, capacity="256MiB") as nodes:
         clients = [node.client() for node in nodes]
         value = numbers(size)
         forth = clients[0].reduce(["a/0", "a/1", "a/2", "a/3"])

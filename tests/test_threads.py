@@ -81,6 +81,7 @@ def test_one_of_several_threads_gets_a_name(plain: Crew) -> None:
         same(plain.getter.get(plain.name(turn), timeout=SOON), numbers(SMALL, seed=winners[0]))
 
 
+@pytest.mark.parametrize("plain", ["attached", "cluster"], indirect=True)
 def test_all_verbs_run_concurrently_for_a_second(plain: Crew) -> None:
     """Each thread checks every byte of its own objects and their sums, while other threads do the same."""
     end = time.monotonic() + 1.0

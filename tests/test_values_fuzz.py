@@ -36,7 +36,7 @@ ALLOWED = ("datetime.*", "collections.OrderedDict")
 RUNS_CODE = ("compile", "exec", "os.", "subprocess.", "open", "socket.", "ctypes.", "shutil.", "code.")
 
 quick = settings(
-    max_examples=EXAMPLES or 300,
+    max_examples=EXAMPLES or 100,
     deadline=None,
     derandomize=not EXAMPLES,
     database=None,
