@@ -73,6 +73,20 @@ def attached(capacity="1GiB", how=sys.argv[1] if sys.argv[1:] else ""):
 
 """
 
+# With a pinned object of 24 MiB, a store of 64 MiB has capacity for four of 8 MiB.
+FILLING = """
+def fill(client, seed):
+    refs = [client.put(pattern(seed + number, 8 << 20), timeout=LIMIT) for number in range(4)]
+    try:
+        client.put(pattern(0, 8 << 20), timeout=0)
+    except hoplite.StoreFull:
+        return refs
+    raise AssertionError("the memory of the pinned object is used again")
+
+def pattern(seed, size=24 << 20):
+    return np.random.default_rng(seed).integers(0, 256, size, np.uint8)
+"""
+
 BOTH = pytest.mark.parametrize("how", ["embedded", "attached"])
 
 
@@ -81,8 +95,7 @@ def run(script: str, *arguments: str, limit: float = SOON) -> None:
     programs.run(HEAD + script, *arguments, limit=limit)
 
 
-@BOTH
-@pytest.mark.parametrize("first", ["get", "put", "status"])
+@pytest.mark.parametrize(("how", "first"), [("embedded", "get"), ("attached", "put"), ("embedded", "status")])
 def test_a_child_attaches_with_its_first_call(how: str, first: str) -> None:
     """The child attaches to its parent's node, and the parent's client keeps working. So does a grandchild."""
     run(
@@ -139,8 +152,7 @@ assert hoplite.client().get(ref, timeout=LIMIT)[-1] == 99_999
     )
 
 
-@BOTH
-@pytest.mark.parametrize("why", ["path taken", "node closed"])
+@pytest.mark.parametrize(("how", "why"), [("embedded", "path taken"), ("attached", "node closed")])
 def test_a_child_that_can_not_reach_the_node_gets_an_error_with_the_fix(how: str, why: str) -> None:
     run(
         """
@@ -183,19 +195,16 @@ if sys.argv[2] == "path taken":
     )
 
 
-@BOTH
-@pytest.mark.parametrize("source", ["own", "far"])
+@pytest.mark.parametrize(("how", "source"), [("embedded", "far"), ("attached", "own")])
 def test_a_view_stays_valid_in_child_and_grandchild(how: str, source: str) -> None:
     """The parent drops its view, deletes the object and fills the store.
 
     The memory is freed when the last process has ended.
     """
     run(
-        """
-MIB = 1 << 20
+        FILLING
+        + """
 with attached("64MiB") as (hp, node, far):
-    def pattern(seed, size=24 * MIB):
-        return np.random.default_rng(seed).integers(0, 256, size, np.uint8)
     by = hp if sys.argv[2] == "own" else far.client()
     ref = by.put(pattern(7))
     view = hp.get(ref, timeout=LIMIT)
@@ -220,26 +229,16 @@ with attached("64MiB") as (hp, node, far):
     pid = fork(child)
     del view, small
     hp.delete([ref, "small/1"])
-    def fill(seed):
-        # As much as fits outside the memory that the child uses.
-        refs = []
-        try:
-            while True:
-                refs.append(hp.put(pattern(seed, 8 * MIB), timeout=0.3 if refs else LIMIT))
-        except hoplite.StoreFull:
-            pass
-        assert 1 <= len(refs) < 8, len(refs)
-        hp.delete(refs)
-    fill(1)
+    hp.delete(fill(hp, 1))
     signal_step(0)
     join(pid)
-    fill(2)
+    hp.delete(fill(hp, 2))
     signal_step(1)
-    fill(3)
+    hp.delete(fill(hp, 3))
     signal_step(2)
     # This process can't wait for the grandchild. Once it has ended, the whole capacity is free.
     eventually(lambda: hp.status()["store"]["used"] == 0 and hp.objects() == [])
-    hp.delete(hp.put(pattern(4, 56 * MIB), timeout=LIMIT))
+    hp.delete(hp.put(pattern(4, 56 << 20), timeout=LIMIT))
     by.close()
 """,
         how,
@@ -250,11 +249,11 @@ with attached("64MiB") as (hp, node, far):
 @BOTH
 def test_a_view_of_a_closed_client_stays_valid_in_the_child(how: str) -> None:
     run(
-        """
-MIB = 1 << 20
+        FILLING
+        + """
 with attached("64MiB") as (hp, node, far):
     other = node.client()
-    ref = other.put(np.full(24 * MIB, 7, np.uint8))
+    ref = other.put(np.full(24 << 20, 7, np.uint8))
     view = hp.get(ref, timeout=LIMIT)
     hp.close()
     filled = os.pipe()
@@ -264,11 +263,7 @@ with attached("64MiB") as (hp, node, far):
     pid = fork(child)
     del view
     other.delete(ref)
-    try:
-        while True:
-            other.put(np.zeros(8 * MIB, np.uint8), timeout=0.3)
-    except hoplite.StoreFull:
-        pass
+    fill(other, 1)
     os.write(filled[1], b"x")
     join(pid)
 """,
@@ -310,10 +305,11 @@ def test_a_view_that_only_the_child_drops_stays_valid_in_the_parent() -> None:
     """The end of the child, or its garbage collection, releases nothing of the parent."""
     for how in ("embedded", "attached"):
         run(
-            """
+            FILLING
+            + """
 import gc
 with attached("64MiB") as (hp, node, far):
-    expected = np.random.default_rng(7).integers(0, 256, 24 << 20, np.uint8)
+    expected = pattern(7)
     view = hp.get(far.client().put(expected, name="a/1") and "a/1", timeout=LIMIT)
     def child():
         global view
@@ -323,9 +319,7 @@ with attached("64MiB") as (hp, node, far):
         gc.collect()
     join(fork(child))
     hp.delete("a/1")
-    with contextlib.suppress(hoplite.StoreFull):
-        while True:
-            hp.put(np.zeros(8 << 20, np.uint8), timeout=0.2)
+    fill(hp, 1)
     assert np.array_equal(view, expected)
 """,
             how,
@@ -381,9 +375,10 @@ def assert_alive(pid: int) -> None:
     os.kill(pid, 0)
 
 
-@BOTH
-@pytest.mark.parametrize("size", [100, 300_000])
-@pytest.mark.parametrize("attaches", [False, True])
+@pytest.mark.parametrize(
+    ("how", "size", "attaches"),
+    [("embedded", 100, True), ("attached", 300_000, True), ("embedded", 300_000, False), ("attached", 100, False)],
+)
 def test_only_the_process_that_created_a_buffer_can_seal_it(how: str, size: int, attaches: bool) -> None:
     """The child may access, drop or discard it. The parent's object has what the parent wrote."""
     run(
@@ -424,7 +419,7 @@ with attached() as (hp, node, far):
 
 @BOTH
 def test_forks_while_other_threads_put_and_get(how: str) -> None:
-    """A hundred children put and get once each: none hangs, and the objects of the threads are intact."""
+    """Forty children put and get once each: none hangs, and the objects of the threads are intact."""
     run(
         """
 with attached() as (hp, node, far):
@@ -443,7 +438,7 @@ with attached() as (hp, node, far):
     threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
     for thread in threads:
         thread.start()
-    for number in range(100):
+    for number in range(40):
         def child():
             # For a large object the node allocates memory for this writer alone, which takes a while.
             ref = hp.put(np.full(20_000 if number % 10 == 0 else 2_000, number))
@@ -462,9 +457,13 @@ with attached() as (hp, node, far):
     )
 
 
-@BOTH
-@pytest.mark.parametrize("uses", [False, True])
-@pytest.mark.parametrize("end", ["os._exit(0)", "sys.exit(0)", "pass"])
+@pytest.mark.parametrize(
+    ("how", "uses", "end"),
+    [
+        *[("embedded", True, "pass"), ("embedded", False, "sys.exit(0)"), ("embedded", True, "os._exit(0)")],
+        *[("attached", False, "pass"), ("attached", True, "sys.exit(0)")],
+    ],
+)
 def test_a_child_ends_silently_and_leaves_the_node_to_its_parent(how: str, uses: bool, end: str) -> None:
     """With views, a buffer, and pending calls of other threads."""
     run(
@@ -535,8 +534,9 @@ if __name__ == "__main__":
 """
 
 
-@BOTH
-@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+@pytest.mark.parametrize(
+    ("how", "method"), [("embedded", "fork"), ("attached", "fork"), ("attached", "forkserver"), ("embedded", "spawn")]
+)
 def test_multiprocessing_takes_refs(tmp_path: Path, how: str, method: str) -> None:
     """With every start method. Children of spawn or the fork server find the node as any script does."""
     path = tmp_path / "main.py"
