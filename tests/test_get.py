@@ -159,14 +159,14 @@ def test_a_closed_client_raises_client_closed(nodes: list[Node]) -> None:
 
 
 def test_copies_are_evicted_for_new_ones() -> None:
-    """A store of 48 MiB receives ten objects of 16 MiB that all exist elsewhere: old copies are evicted."""
+    """A store of 12 MiB receives ten objects of 4 MiB that all exist elsewhere: old copies are evicted."""
     with testing.cluster(2, capacity="256MiB") as nodes:
         putter = nodes[0].client()
-        refs = [putter.put(numbers(16 << 20, "uint8", seed=seed)) for seed in range(10)]
-        with Node(join=[nodes[0].address], capacity="48MiB") as small:
+        refs = [putter.put(numbers(4 << 20, "uint8", seed=seed)) for seed in range(10)]
+        with Node(join=[nodes[0].address], capacity="12MiB") as small:
             getter = small.client()
             for seed, ref in enumerate(refs):
-                same(getter.get(ref, timeout=30), numbers(16 << 20, "uint8", seed=seed))
+                same(getter.get(ref, timeout=30), numbers(4 << 20, "uint8", seed=seed))
 
 
 @pytest.mark.parametrize("size", [10, 100_000])
