@@ -44,20 +44,7 @@ WEIGHTS = np.arange(6, dtype="float32").reshape(2, 3)
 def crates() -> dict[str, str]:
     """Builds the Rust examples. Returns the executable of each."""
     done = subprocess.run(
-        [
-            *(
-                "cargo",
-                "build",
-                "--locked",
-                "--package",
-                "hoplite-collectives",
-                "--examples",
-                "--message-format",
-                "json",
-            ),
-            # Most of it is compiled for the tests of the crates.
-            *("--profile", "test"),
-        ],
+        ["cargo", "build", "--locked", "--package", "hoplite-collectives", "--examples", "--message-format", "json"],
         cwd=CHECKOUT,
         capture_output=True,
         text=True,
