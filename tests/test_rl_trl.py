@@ -11,9 +11,9 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import torch_forks
 
 import hoplite
+import torch_forks
 from hoplite.errors import HopliteError, InvalidArgument, UnsupportedDtype
 from support import SOON
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import torch_forks
 
 import hoplite
+import torch_forks
 from hoplite import testing
 from hoplite.errors import InvalidArgument, Timeout
 from support import SOON
