@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-# Ray is in the environments of `make test-ray` and `make test-rl`, torch in those of `make test-torch` and `make test-rl`.
+# Ray is in the environments of `make test-ray` and `make test-rl`; torch is in that of `make test-torch`, too.
 HAS_RAY = importlib.util.find_spec("ray") is not None
 pytest_plugins = ["rays"] if HAS_RAY else []
 HAS_TORCH = importlib.util.find_spec("torch") is not None
