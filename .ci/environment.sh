@@ -9,7 +9,7 @@ LOG=target/logs/install
 # Results of this script's tests. `make` counts all files of that folder.
 JUNIT=target/junit/$(basename "$0").xml
 mkdir -p target/logs target/junit
-rm -f "$JUNIT" "${JUNIT%.xml}-skipped"*.xml
+rm -f "$JUNIT" "${JUNIT%.xml}"-*.xml
 
 # What it has unpacked is linked into the environments, so it takes no space of its own.
 export UV_CACHE_DIR=$PWD/target/uv
