@@ -250,8 +250,8 @@ sim-scale: ## Simulate collectives of 8 to 1024 nodes, for the tables of docs/be
 check: $(VENV)/.tools ## Check what changed, after each edit: style, types, clippy, nearest tests (90 s): make check SINCE=main
 	@.ci/check $(if $(SINCE),--since $(SINCE))
 
-# mypy needs one core, and cargo seldom both.
-CORE := build+lint-python lint-rust test-rust test-python test-lab-core
+# mypy needs one core, cargo seldom both, and many tests of the crates wait.
+CORE := build+lint-python lint-rust+test-rust test-python test-lab-core
 test: ## Build, lint, and run the tests of the core: Rust, simulation, Python with real nodes, a lab (15 minutes)
 	@.ci/tests $(CORE)
 

@@ -56,7 +56,7 @@ pub fn run(seed: u64, record: Record, sabotage: Option<Mutation>) -> Verdict {
 
 /// Seeds per test. `make test-sim` runs thousands more in a release build.
 #[cfg(test)]
-const TESTED: u64 = if cfg!(debug_assertions) { 60 } else { 300 };
+const TESTED: u64 = if cfg!(debug_assertions) { 40 } else { 300 };
 
 #[cfg(test)]
 mod tests {

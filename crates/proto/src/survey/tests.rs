@@ -86,7 +86,7 @@ fn nodes_of(found: &[Vec<FoundGroup>]) -> Vec<Vec<Vec<NodeId>>> {
 }
 
 /// Surveys per network. A debug build has time for the first few.
-const NETWORKS: usize = if cfg!(debug_assertions) { 6 } else { 60 };
+const NETWORKS: usize = if cfg!(debug_assertions) { 4 } else { 60 };
 
 /// The limit of misses that corresponds to one of 60.
 const fn of_60(misses: usize) -> usize {

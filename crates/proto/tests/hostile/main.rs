@@ -23,7 +23,11 @@ fn setting(name: &str, default: u64) -> u64 {
 
 fn config() -> ProptestConfig {
     ProptestConfig {
-        cases: u32::try_from(setting("HOSTILE_CASES", 20_000)).unwrap(),
+        cases: u32::try_from(setting(
+            "HOSTILE_CASES",
+            if cfg!(debug_assertions) { 8_000 } else { 20_000 },
+        ))
+        .unwrap(),
         rng_seed: RngSeed::Fixed(setting("HOSTILE_SEED", 1)),
         failure_persistence: None,
         ..ProptestConfig::default()
