@@ -414,6 +414,7 @@ test-long-frameworks: wheel
 	.ci/frameworks
 
 test-long-torch: build
+	.ci/torch --auto
 	.ci/torch --suites
 
 test-long-rl: build
