@@ -83,6 +83,7 @@ def test_the_spread_covers_repeats_and_runs() -> None:
     assert record.spread_of([[1.0], [1.1], [1.05]], WIRE) == pytest.approx(0.2)
     steady, noisy = [1.0] * 9, [0.8, 0.85, 0.9, 0.95, 1.0, 1.05, 1.1, 1.15, 1.2]
     assert record.spread_of([steady], WIRE) < record.spread_of([noisy], WIRE) < record.spread_of([noisy[::4]], WIRE)
+    assert record.spread_of([[1.0, 1.2]], WIRE) > record.spread_of([[1.0, 1.1]], WIRE) > record.SPREAD_MIN
     assert record.spread_of([[0.0], [1.0]], NODES) == 0
 
 

@@ -39,7 +39,10 @@ def measure(cells: Collection[str]) -> Iterator[Figure | Failed]:
 
 
 def _figures(cell: str, rows: Sequence[Row]) -> Iterator[Figure | Failed]:
-    """Hoplite's times over those of the wire, and of MPICH's fastest variant."""
+    """Hoplite's times over those of the wire, and of MPICH's fastest variant, each repeat over the one measured next to it.
+
+    What slows the machine for a moment then changes both, and the noise of the other system counts in the spread.
+    """
     of = {name: [row for row in rows if row.system == name and row.samples] for name in SYSTEMS}
     of["wire"] = [row for row in of["wire"] if row.variant == STREAM]
     lacking = [name for name, own in of.items() if not own]
@@ -49,9 +52,10 @@ def _figures(cell: str, rows: Sequence[Row]) -> Iterator[Figure | Failed]:
     for name, unit in (("wire", WIRE), ("mpich", MPICH)):
         if of["hoplite"] and of[name]:
             (ours,) = of["hoplite"]
-            other = min(statistics.median(row.samples) for row in of[name])
+            other = min((row.samples for row in of[name]), key=statistics.median)
             shown = f"{1000 * statistics.median(ours.samples):.3g} ms"
-            yield Figure(f"{cell}/{name}", [sample / other for sample in ours.samples], unit, shown=shown)
+            ratios = [own / base for own, base in zip(ours.samples, other, strict=True)]
+            yield Figure(f"{cell}/{name}", ratios, unit, shown=shown)
 
 
 GROUP = Group([f"{op}-{size}" for size in SIZES for op in OPS], measure)

@@ -130,7 +130,7 @@ def spread_of(runs: Sequence[Sequence[float]], unit: str) -> float:
     medians = [statistics.median(values) for values in runs]
     observed = [RANGES * (max(medians) - min(medians))]
     for values in runs:
-        if len(values) > 2:
+        if len(values) > 1:
             low, _, high = statistics.quantiles(values, n=4)
             observed.append(ERRORS * MEDIAN_ERROR * (high - low) / math.sqrt(len(values)))
     return math.ceil(100 * max(SPREAD_MIN, max(observed) / statistics.median(medians))) / 100

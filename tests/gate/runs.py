@@ -41,7 +41,7 @@ class Run:
     def _measure(self, group: Group, cells: Sequence[str]) -> None:
         """Measures some cells of a group. An error ends the group, not the run."""
         begun = time.monotonic()
-        sys.stderr.write(f"gate: measuring {', '.join(cells)}\n")
+        sys.stderr.write(f"gate: {(begun - self.begun) / 60:.1f} minutes, measuring {', '.join(cells)}\n")
         try:
             conditions.wait_idle()
             for found in group.measure(cells):
