@@ -206,7 +206,6 @@ def test_a_killed_node_leaves_only_the_memory_of_open_views() -> None:
         value = client.get(client.put(np.arange(1_000_000)), timeout=SOON)
         node.process.kill()
         node.process.wait()
-        assert list(Path("/dev/shm").glob("*hoplite*")) == []
         assert int(value.sum()) == sum(range(1_000_000)), "views must stay valid"
         assert _maps() > maps
         del value
