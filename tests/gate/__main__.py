@@ -21,7 +21,7 @@ from hoplite_bench import machine
 RECORD = conditions.ROOT / "docs/benchmarks/gate.json"
 # The values of earlier runs of this checkout, from which spreads are derived.
 LOG = conditions.ROOT / "target/gate/runs.jsonl"
-GROUPS = [collectives.GROUP, *rounds.GROUPS, server.GROUP, small.GROUP, busy.GROUP]
+GROUPS = [*collectives.GROUPS, *rounds.GROUPS, server.GROUP, small.GROUP, busy.GROUP]
 CELLS = [cell for group in GROUPS for cell in group.cells]
 
 
