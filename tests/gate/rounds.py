@@ -24,7 +24,9 @@ BROADCASTS, LAST, BLOCK = 200, 100, 20
 # Clusters in which the slow host's request is the first transfer, and later broadcasts in each.
 CLUSTERS, LATER, SLOW = 4, 2, 4
 # The receiver gets no time slice for PAUSE_S, then runs for RUN_S. At 1 Gbit/s, 3.6 MiB arrive in a pause.
-PAUSE_S, RUN_S, PAUSED_NBYTES, PAUSED = 0.030, 0.015, 96 * MIB, 5
+PAUSE_S, RUN_S, PAUSED_NBYTES, PAUSED = 0.030, 0.015, 96 * MIB, 12
+# Transfers in which the windows still grow.
+GROWING = 2
 
 
 def repeated(cells: Collection[str]) -> Iterator[Figure]:  # noqa: ARG001 - it has one
@@ -81,7 +83,8 @@ def paused(cells: Collection[str]) -> Iterator[Figure]:  # noqa: ARG001 - it has
                 finally:
                     over.set()
                     pauses.join()
-    yield Figure("paused-receiver/time", took, WIRE)
+    yield Figure("paused-receiver/first", took[:GROWING], WIRE)
+    yield Figure("paused-receiver/time", took[GROWING:], WIRE)
 
 
 def _pause(process: subprocess.Popen[str], over: threading.Event) -> None:
