@@ -84,7 +84,7 @@ def paused(cells: Collection[str]) -> Iterator[Figure]:  # noqa: ARG001 - it has
                     over.set()
                     pauses.join()
     yield Figure("paused-receiver/first", took[:GROWING], WIRE)
-    yield Figure("paused-receiver/time", took[GROWING:], WIRE)
+    yield Figure("paused-receiver/later", took[GROWING:], WIRE)
 
 
 def _pause(process: subprocess.Popen[str], over: threading.Event) -> None:
