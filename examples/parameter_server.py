@@ -24,8 +24,9 @@ def server() -> float:
 def worker(number: int) -> None:
     """Computes the gradient of a square loss."""
     for step in range(STEPS):
+        gradient = hp.reserve(name=f"gradient/{step}/{number}")  # if this process fails, the mean goes on without it
         weights = hp.get(f"weights/{step}", timeout=30)
-        hp.put(2 * (weights - TARGET), name=f"gradient/{step}/{number}", ttl=60)
+        hp.put(2 * (weights - TARGET), name=gradient, ttl=60)
 
 
 with ThreadPoolExecutor(WORKERS + 1) as pool:

@@ -92,7 +92,7 @@ def test_a_reservation_is_lost_with_its_client(crew: Crew) -> None:
         ref = other.reserve()
         waiting = Later(crew.getter.get, ref, timeout=SOON)
         assert not waiting.done(within=0.05)
-    with pytest.raises(hoplite.ObjectLost, match="reserved it and has closed"):
+    with pytest.raises(hoplite.ObjectLost, match="reserved it and was closed"):
         waiting.result()
     same(view, numbers(50_000))
 

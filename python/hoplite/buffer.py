@@ -102,7 +102,7 @@ class Buffer:
             self._check_open()
             text = self._name if self._space is None else self._space.ref
             if text is None:
-                text = self._name = self._client._open().start_reserve().result()
+                text = self._name = self._client._open().start_reserve(None, None).result()
                 self._reserved = True
             self._ref = Ref(text, self._client)
         return self._ref

@@ -203,7 +203,21 @@ impl Client {
     /// `NodeDown`.
     pub fn reserve(&self) -> Call<'_, Simple<Ref>> {
         let finish = |native: &Native, id| Outcome::new(Ref::new(&id), Discard::new(native, &id));
-        Call::new(&self.0, Simple::new(|native, _| native.start_reserve(), finish))
+        Call::new(&self.0, Simple::new(|native, _| native.start_reserve(None, None), finish))
+    }
+
+    /// Reserves a name that no object has: it belongs to this client until the client puts, creates or reduces its
+    /// object, deletes it, or ends. If it ends before, readers and reduces that wait for the object get `ObjectLost`,
+    /// and another client can reserve or put the name.
+    ///
+    /// # Errors
+    /// `NameTaken`, `Timeout`, `InvalidArgument`, `NotAllowed`, `NodeDown`.
+    pub fn reserve_name(&self, name: impl AsRef<str>) -> Call<'_, Simple<Ref>> {
+        let start = parse(name)
+            .and_then(checks::name)
+            .map(|name| move |native: &Native, limit| native.start_reserve(Some(name), limit));
+        let finish = |native: &Native, id| Outcome::new(Ref::new(&id), Discard::new(native, &id));
+        Call::new(&self.0, Simple::checked(start, finish))
     }
 
     /// Takes a lease of an object, which need not exist yet. The object is deleted 5 s after its last lease ends.

@@ -201,6 +201,22 @@ fn reserved_refs_leases_and_deletions() {
 }
 
 #[test]
+fn a_reserved_name_belongs_to_its_client() {
+    let Embedded { client, .. } = &Embedded::new();
+    let name = client.reserve_name("promised/1").timeout(LONG).wait().unwrap();
+    assert_eq!(name.as_str(), "promised/1");
+    let getting = client.get(&name).timeout(LONG).start();
+    assert_eq!(client.put(b"promised").name(&name).wait().unwrap(), name);
+    assert_eq!(getting.wait().unwrap().bytes(), b"promised");
+    for taken in in_each_way!(client.reserve_name(&name)) {
+        assert_eq!(taken.unwrap_err().kind(), ErrorKind::NameTaken);
+    }
+    let minted = client.reserve().wait().unwrap();
+    let wrong = client.reserve_name(&minted).wait().unwrap_err();
+    assert_eq!(wrong.kind(), ErrorKind::InvalidArgument);
+}
+
+#[test]
 fn locations_and_status() {
     let embedded = Embedded::new();
     let Embedded { client, node, .. } = &embedded;

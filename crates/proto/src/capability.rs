@@ -244,9 +244,8 @@ impl Capability {
             }
             Request::Replicate { id, .. } => RequiredRights::of(Verb::Put, [id]),
             Request::Reserve { name: None } => RequiredRights::of(Verb::Put, []),
-            // The name may belong to an object, which the end of the reservation would delete.
             Request::Reserve { name: Some(name) } => {
-                RequiredRights::of_text(Verb::Delete, name.as_str())
+                RequiredRights::of_text(Verb::Put, name.as_str())
             }
             Request::JoinJob { job } => RequiredRights::of_text(Verb::Put, job.as_str()),
             Request::Get { id } | Request::GetRange { id, .. } | Request::Follow { id } => {

@@ -40,15 +40,16 @@ pub enum Error {
         /// The object.
         id: ObjectId,
     },
-    /// The name belongs to an existing object, or a reduce has reserved it. Delete that first, or choose another name.
+    /// The name belongs to an existing object, or a client or a reduce has reserved it. Delete that first, or choose
+    /// another name.
     #[error(
-        "the name {id} is taken by an object on node {holder}, or reserved by a reduce there: delete the object \
+        "the name {id} is taken by an object on node {holder}, or reserved by a client or a reduce there: delete it \
          first or choose another name"
     )]
     NameTaken {
         /// The name.
         id: ObjectId,
-        /// The node where the object was put, or whose reduce reserved the name.
+        /// The node where the object was put, or whose client or reduce reserved the name.
         holder: NodeId,
     },
     /// Pinned bytes leave no capacity. Delete objects, drop views, or give the node a larger capacity.

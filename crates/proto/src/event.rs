@@ -92,6 +92,8 @@ pub enum Event {
     ClientDisconnected {
         /// The client.
         client: ClientId,
+        /// Its process, if known.
+        process: Option<u32>,
     },
     /// A client is about to fork. The copies that it reads are pinned once more for `child`, which sends no requests and
     /// ends at some point.

@@ -177,8 +177,8 @@ pub enum Message {
         /// All holders, sorted by node, or why there will be none.
         holdings: Result<Vec<Holding>, Error>,
     },
-    /// To the primary owner, and to the backup owner once the primary has granted it: reserves the name for the result
-    /// of a reduce of the sender. The reply is [`Message::Claimed`].
+    /// To the primary owner, and to the backup owner once the primary has granted it: reserves the name for an
+    /// object of a client of the sender, or for the result of its reduce. The reply is [`Message::Claimed`].
     Reserve {
         /// The name.
         id: ObjectId,

@@ -49,9 +49,9 @@ pub enum Request {
         /// The object.
         id: ObjectId,
     },
-    /// Reserve the id of an object that this client will create, so that others can wait for it.
+    /// Reserve the id or name of an object that this client will create, so that others can wait for it.
     Reserve {
-        /// A name without an object, or `None` for a new id.
+        /// A name that no object has, or `None` for a new id.
         name: Option<Name>,
     },
     /// Give up all reservations of this client whose objects do not exist. No reply.

@@ -3,7 +3,7 @@
 use std::{borrow::Cow, time::Duration};
 
 use hoplite_node::proto::{
-    id::ObjectId,
+    id::{Name, ObjectId},
     meta::{Digest, Dtype, Form, Kind, Meta, Op},
     place::{Group, Place},
 };
@@ -56,6 +56,21 @@ pub(crate) fn place(py: Python<'_>, groups: Option<Vec<(String, u8)>>) -> PyResu
 /// Parses the ref of a new object: a name, or a reserved ref.
 pub(crate) fn name(py: Python<'_>, text: Option<&str>) -> PyResult<Option<ObjectId>> {
     text.map(|text| object(py, text)).transpose()
+}
+
+/// Parses a name to reserve.
+pub(crate) fn reservable(py: Python<'_>, text: Option<&str>) -> PyResult<Option<Name>> {
+    match name(py, text)? {
+        None => Ok(None),
+        Some(ObjectId::Named(name)) => Ok(Some(name)),
+        Some(id) => Err(errors::raise(
+            py,
+            "InvalidArgument",
+            format!(
+                "{id} is a generated ref, not a name: reserve a name such as grad/1/17, or no name for a new ref"
+            ),
+        )),
+    }
 }
 
 /// Raises `InvalidArgument` if `text` is not a valid name or ref. Callers check before they create anything.

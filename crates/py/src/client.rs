@@ -211,10 +211,17 @@ impl Client {
         Ok(Pending::new(self.put_small(py, what, &parts, name, ttl, timeout)?, text))
     }
 
-    /// Starts a reservation of a ref.
-    fn start_reserve(&self, py: Python<'_>) -> PyResult<Pending> {
+    /// Starts a reservation of a name, or of a new ref.
+    fn start_reserve(
+        &self,
+        py: Python<'_>,
+        name: Option<&str>,
+        timeout: Option<f64>,
+    ) -> PyResult<Pending> {
+        let name = arguments::reservable(py, name)?;
+        let timeout = arguments::timeout(py, timeout)?;
         let client = self.open(py)?.in_passing();
-        let waiting = py.detach(|| client.start_reserve());
+        let waiting = py.detach(|| client.start_reserve(name, timeout));
         Ok(Pending::new(waiting, text))
     }
 

@@ -35,15 +35,28 @@ if TYPE_CHECKING:
 class Making(Attachment):
     """Base class of `Client`."""
 
-    def reserve(self: Client) -> Ref:
-        """Reserves the ref of an object that does not exist yet, so that others can wait for it or reduce it.
+    def reserve(self: Client, *, name: str | None = None, timeout: float | None = None) -> Ref:
+        """Reserves the ref or name of an object that does not exist yet, so that others can wait for it or reduce it.
 
-        Only this client can create the object, by `put`, `create` or `reduce` with `name=` the ref. This host's node
-        is the owner of the ref; the owner of a name is selected by its hash. Small objects therefore arrive sooner
-        under a reserved ref.
+        Only this client can create the object, by `put`, `create` or `reduce` with `name=` the ref. If this client
+        closes, or its process or node ends, before the object is complete, waiting calls raise `ObjectLost` with the
+        producer's process and node, and a reduce continues without that input. `delete` cancels the reservation.
 
-        If this client closes, or its process ends, before it creates the object, waiting calls raise `ObjectLost`.
-        `delete` cancels the reservation.
+        Without a name, this host's node is the owner of the ref; the owner of a name is selected by its hash. Small
+        objects therefore arrive sooner under a ref without a name. A name takes a request to its owner. After the loss
+        or the deletion of a reserved name, any client can reserve or put it again. Later calls for a lost name raise
+        `ObjectLost` until then, for at most 10 minutes.
+
+        Args:
+            name: name of the object, such as "grad/1/17". None generates a ref.
+            timeout: seconds to wait for the owner of the name.
+
+        Raises:
+            InvalidArgument: the name is empty, too long, or a generated ref.
+            NameTaken: an object has that name, or another client or a reduce has reserved it.
+            NotAllowed: the capability of this client does not allow puts of that name.
+            StoreFull: the owner of the name stores no more entries of this node.
+            Timeout: the owner of the name did not reply in time.
 
         Examples:
             >>> ref = hp.reserve()
@@ -51,12 +64,19 @@ class Making(Attachment):
             True
             >>> bytes(hp.get(ref))
             b'later'
+            >>> ref = hp.reserve(name="grad/1/17")
+            >>> ref
+            Ref('grad/1/17')
+            >>> hp.put(b"computed", name=ref) == ref
+            True
         """
-        return Ref(answer(self._open().start_reserve()), self)
+        check_timeout(timeout)
+        return Ref(answer(self._open().start_reserve(name, timeout)), self)
 
-    async def reserve_async(self: Client) -> Ref:
+    async def reserve_async(self: Client, *, name: str | None = None, timeout: float | None = None) -> Ref:
         """`reserve`, for asyncio."""
-        return Ref(await answer_async(self._open().start_reserve()), self)
+        check_timeout(timeout)
+        return Ref(await answer_async(self._open().start_reserve(name, timeout)), self)
 
     def put(
         self: Client,
@@ -81,7 +101,8 @@ class Making(Attachment):
                 any, including 0-d and empty. It is copied once more if it is strided, in Fortran order or big-endian.
                 Also a pyarrow array, record batch or table; bytes; or any other object, by pickle protocol 5, where
                 arrays inside it are not copied into the pickle. docs/values.md has a table.
-            name: name of the object, such as "policy/17", or a ref from `reserve` of this client. None creates an id.
+            name: name of the object, such as "policy/17", or a ref or name from `reserve` of this client. None creates
+                an id.
             replicas: number of nodes, including this one, that keep a copy until `delete`. The object survives the
                 failure of all but one of them. If the cluster has fewer nodes, each keeps a copy, and so do nodes that
                 join later: check `ref.replicas`. While this node lives, a replica that fails with its node is
@@ -102,7 +123,7 @@ class Making(Attachment):
             InvalidArgument: the name is empty or too long, or is a ref that this client did not reserve or has used
                 already; `retain` or `replicas` is below 1; `retain` is given and the name has no number; `ttl` is not
                 positive; or pickle fails on the value.
-            NameTaken: an object with that name exists.
+            NameTaken: an object with that name exists, or another client or a reduce has reserved it.
             NotAllowed: the capability of this client does not allow the put. If it does not allow the deletions of
                 `retain`, the object exists.
             ObjectDeleted: the object was deleted before `replicas` nodes kept a copy; the reservation was canceled;

@@ -78,7 +78,7 @@ impl Verb for Create {
             // A reserved ref, so that others can wait for the object before the seal.
             let (id, is_reserved) = match name {
                 Some(id) => (id.clone(), id.is_unique()),
-                None => (mode.reply(native.start_reserve()).await?, true),
+                None => (mode.reply(native.start_reserve(None, None)).await?, true),
             };
             let reserved = is_reserved.then(|| Discard::new(&native, &id));
             let (bytes, start) = aligned(meta.size as usize);

@@ -128,12 +128,16 @@ impl Client {
         self.connection.is_forked()
     }
 
-    /// Reserves the id of an object that this client will put, create or reduce, so that others can wait for it
-    /// meanwhile. If the client ends without creating it, they get [`CallError::ObjectLost`].
-    pub fn start_reserve(&self) -> PendingReply<ObjectId> {
+    /// Reserves a name, or a new id, for an object that this client will put, create or reduce, so that others can wait
+    /// for it meanwhile. If the client ends without creating it, they get [`CallError::ObjectLost`].
+    pub fn start_reserve(
+        &self,
+        name: Option<Name>,
+        timeout: Option<Duration>,
+    ) -> PendingReply<ObjectId> {
         self.start(
-            Request::Reserve { name: None },
-            AT_ONCE,
+            Request::Reserve { name },
+            timeout.or(AT_ONCE),
             answered!(Reply::Reserved { id } => id),
         )
     }

@@ -296,7 +296,7 @@ impl Drop for Connection {
         if let Link::Embedded { programs, client } = &self.link
             && self.process == process_id()
         {
-            programs.gone(*client);
+            programs.gone(*client, Some(process_id()));
         }
     }
 }

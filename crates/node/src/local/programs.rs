@@ -105,9 +105,9 @@ impl Programs {
         }
     }
 
-    /// Removes a client.
-    pub(crate) fn gone(&self, client: ClientId) {
-        self.events.send(Event::ClientDisconnected { client });
+    /// Removes a client; `process` is its process, if known.
+    pub(crate) fn gone(&self, client: ClientId, process: Option<u32>) {
+        self.events.send(Event::ClientDisconnected { client, process });
         lock(&self.attached).remove(&client);
     }
 
@@ -178,7 +178,7 @@ impl Programs {
                 // Nothing is ever written to the pipe: it becomes readable when the other ends are closed.
                 let _ = end.read(&mut [0]).await;
             }
-            programs.gone(child);
+            programs.gone(child, None);
             drop(kept);
         });
         Ok(lifeline.into())

@@ -187,6 +187,7 @@ async fn attend(programs: Arc<Programs>, stream: UnixStream, mut permit: QuotaPe
     let writing = programs.network.tasks.spawn(Task::ReplyWriter, writing);
     let result = session.attend(&stream, &mut permit).await;
     let (has_memory, copies) = (session.has_memory(), session.copies());
+    let number = process_number(&stream);
     drop(session);
     // Queued frames, such as a refusal, are still sent.
     answers.close();
@@ -206,7 +207,7 @@ async fn attend(programs: Arc<Programs>, stream: UnixStream, mut permit: QuotaPe
         }
     }
     drop(copies);
-    programs.gone(client);
+    programs.gone(client, number);
     programs.store.arena.retire(WriterId(client.0));
     programs.forget_gone();
 }

@@ -59,7 +59,7 @@ impl Recorder {
                 self.received(message);
             }
             Event::DeadlinePassed => self.compare_suspects(machine),
-            Event::ClientDisconnected { client } => {
+            Event::ClientDisconnected { client, .. } => {
                 self.running.forget_reads(*client);
                 self.clients.forget(*client);
             }

@@ -119,7 +119,7 @@ fn a_put_is_an_event_and_a_get_at_once_is_none() {
     let activity = scene.activity(0, 10);
     assert_eq!(activity["next"], 1);
     assert_eq!(activity["reads"][0]["prefix"], "a\"b");
-    scene.event(Event::ClientDisconnected { client: CLIENT });
+    scene.event(Event::ClientDisconnected { client: CLIENT, process: None });
     assert_eq!(scene.activity(0, 10)["reads"].as_array().unwrap().len(), 0);
 }
 

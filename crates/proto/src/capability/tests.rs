@@ -69,7 +69,7 @@ fn of_text(text: &str) -> Vec<(Request, Option<Verb>)> {
         (Request::JoinJob { job: name.clone() }, Some(Verb::Put)),
         (Request::Latest { prefix: prefix.clone(), after: None }, Some(Verb::Get)),
         (Request::Prune { name: name.clone(), retain: 1 }, Some(Verb::Delete)),
-        (Request::Reserve { name: Some(name) }, Some(Verb::Delete)),
+        (Request::Reserve { name: Some(name) }, Some(Verb::Put)),
         (Request::List { owner, prefix, after: None }, Some(Verb::List)),
     ]
 }

@@ -39,7 +39,8 @@ impl Directory {
         let (is_owner, is_primary_owner) =
             (owners.contains(members.me()), owners.primary == members.me());
         let entry = self.entries.open(id);
-        // A put is another object than the reserved result, even if the same node reserved the name.
+        entry.free_if_lost(instance);
+        // A claim is for another object than the reserved one, even if the same node reserved the name.
         if let Some(reserved) = entry.reserved.as_ref().filter(|_| *claim) {
             context.outbox.push((from, announce.claimed(Some(reserved.instance.node))));
             return true;
@@ -141,7 +142,7 @@ impl Directory {
         // Until now only leaving nodes had it, where no reduce folds it any more.
         let is_better = is_complete && !was_complete || !stayed && stays(live);
         let is_news = is_new || is_brought || is_better;
-        // The result that the name was reserved for is complete. Only its maker's copy counts: a reader may hold a
+        // The object that the name was reserved for is complete. Only its maker's copy counts: a reader may hold a
         // complete copy from an aborted attempt.
         let is_made = announce.progress.is_complete() && from == instance.node;
         entry.reserved.take_if(|reserved| is_made && reserved.instance.node == from);

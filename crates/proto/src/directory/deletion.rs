@@ -210,12 +210,15 @@ impl Directory {
         }
         let is_void =
             |reserved: &mut Box<Reserved>| !is_moved || instances.contains(&reserved.instance);
-        if let Some(reserved) = entry.reserved.take_if(is_void).map(|reserved| reserved.instance) {
+        let is_lost = entry.orphan_since.is_some();
+        let reserved = entry.reserved.take_if(is_void).map(|reserved| reserved.instance);
+        has_ended |= reserved.is_some();
+        // The node of a lost reservation is gone, and confirms nothing.
+        if let Some(reserved) = reserved.filter(|_| !is_lost) {
             let (id, error) = (id.clone(), Some(error.clone()));
             context.outbox.push((reserved.node, Message::Drop { id, instance: reserved, error }));
             dropping.insert((reserved.node, reserved));
             instances.push(reserved);
-            has_ended = true;
         }
         // Later requesters wait for another object, which is not lost with this one.
         entry.orphan_since = None;

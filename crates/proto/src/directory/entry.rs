@@ -5,8 +5,11 @@
 use alloc::{
     boxed::Box,
     collections::{BTreeMap, BTreeSet},
+    format,
+    string::String,
     vec::Vec,
 };
+use core::net::SocketAddr;
 
 use super::{accounts::EntryCharge, context::Outbox, live::Live};
 use crate::{
@@ -31,7 +34,8 @@ pub(super) struct Entry {
     /// The instance whose last copy was lost, and until when it is remembered. Its holder may come back, and then must
     /// learn of a deletion that happened meanwhile.
     pub(super) lost: Option<Box<(Instance, Instant)>>,
-    /// The reduce for which the name is reserved.
+    /// The client or reduce for which the name is reserved. If `orphan_since` is set too, its node is gone, and only
+    /// that node can still repeat the reservation.
     pub(super) reserved: Option<Box<Reserved>>,
     /// When the last copy was lost that is complete or can still become complete.
     pub(super) orphan_since: Option<Instant>,
@@ -41,17 +45,26 @@ pub(super) struct Entry {
     pub(super) changes_seen: u32,
 }
 
-/// A name that is reserved for the result of a reduce.
+/// A name that is reserved for an object of a client, or for the result of a reduce.
 #[derive(Debug)]
 pub(super) struct Reserved {
-    /// Identifies the reduce.
+    /// Identifies the reservation.
     pub(super) instance: Instance,
+    /// The address of its node, which names the host after the node is gone.
+    address: Option<SocketAddr>,
     _charge: Option<EntryCharge>,
 }
 
 impl Reserved {
-    pub(super) const fn new(instance: Instance, charge: Option<EntryCharge>) -> Self {
-        Self { instance, _charge: charge }
+    pub(super) fn new(instance: Instance, members: &Members, charge: Option<EntryCharge>) -> Self {
+        Self { instance, address: members.address(instance.node), _charge: charge }
+    }
+
+    /// Why its object can't appear after its node is gone.
+    pub(super) fn lost_detail(&self) -> String {
+        let node = self.instance.node;
+        let host = self.address.map(|address| format!(" ({address})")).unwrap_or_default();
+        format!("node {node}{host}, which had reserved the name, left or failed before the put")
     }
 }
 
@@ -226,7 +239,7 @@ impl Entry {
 
     /// Whether its last instance can no longer be completed, so that another instance may take its place.
     pub(super) fn is_lost(&self) -> bool {
-        // While the name is reserved for a reduce, `orphan_since` is not set, even if no node has the earlier object.
+        // While the name is reserved, `orphan_since` is not set, even if no node has the earlier object.
         let is_void = |live: &Live| live.inline.is_none() && live.tree.is_empty();
         self.orphan_since.is_some() || self.live.as_ref().is_some_and(is_void)
     }
@@ -241,6 +254,12 @@ impl Entry {
         let live = self.live.as_ref().map(|live| live.instance);
         let reserved = self.reserved.as_ref().map(|reserved| reserved.instance);
         live.or(reserved).map(|instance| instance.node)
+    }
+
+    /// Frees a name that a node reserved which is gone, for another instance than that of the reservation.
+    pub(super) fn free_if_lost(&mut self, instance: &Instance) {
+        let is_lost = self.orphan_since.is_some();
+        self.reserved.take_if(|reserved| is_lost && reserved.instance != *instance);
     }
 
     /// Remembers `instances` as earlier instances of the name, and forgets those whose time has passed.
@@ -297,7 +316,7 @@ impl Entry {
                     == Some(&minter);
                 members.contains(minter) && !gave_it_up
             }
-            // A name that no node has put yet, or that is reserved for the result of a reduce.
+            // A name that no node has put yet, or that is reserved.
             None => self.live.is_none() || self.reserved.is_some(),
         };
         if can_come || self.tombstone.is_some() || self.live.as_ref().is_some_and(Live::is_fed) {

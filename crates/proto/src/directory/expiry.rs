@@ -98,6 +98,20 @@ impl Directory {
                 }
                 return;
             }
+            if let Some(reserved) = entry.reserved.take()
+                && entry.live.is_none()
+            {
+                let error = Error::ObjectLost { id: id.clone(), detail: reserved.lost_detail() };
+                if let Some(lost) = &lost {
+                    lost.drop_partial_copies(id, &error, context.outbox);
+                }
+                // Later requesters get the error too, until a client puts or reserves the name.
+                self.bury(context, id, error, Vec::new());
+                if let Some(entry) = self.entries.get_mut(id) {
+                    entry.notify_location_waiters(id, context.outbox);
+                }
+                return;
+            }
             // The minter, the only node that can make the object, may have rejoined meanwhile.
             let can_come = id.minter().is_some_and(|minter| members.contains(minter));
             if entry.live.is_none() && !can_come {

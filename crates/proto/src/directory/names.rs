@@ -108,8 +108,8 @@ impl Directory {
         )
     }
 
-    /// Reserves the name of a reduce's result: no other client can put it until the result exists or the reduce has
-    /// failed.
+    /// Reserves a name for an object of a client, or for the result of a reduce: no other client can put it until the
+    /// object exists or the reservation has ended.
     pub(super) fn reserve(
         &mut self,
         context: &mut Context<'_>,
@@ -132,13 +132,14 @@ impl Directory {
             _ => entry.is_buried(now, &instance).then(|| Error::ObjectDeleted { id: id.clone() }),
         };
         if error.is_some() {
-            // It was deleted before the coordinator received the reply.
+            // It was deleted before its node received the reply.
             context.outbox.push(claimed(None));
             context.outbox.push((from, Message::Drop { id: id.clone(), instance, error }));
             return;
         }
         entry.reuse(context, id);
-        // A later instance of the same node is the result itself, announced before its name was reserved here.
+        entry.free_if_lost(&instance);
+        // A later instance of the same node is the object itself, announced before its name was reserved here.
         let is_result =
             |live: &Instance| live.node == instance.node && live.serial > instance.serial;
         let is_lost = entry.is_lost();
@@ -164,7 +165,7 @@ impl Directory {
                     context.outbox.push((from, Message::Drop { id: id.clone(), instance, error }));
                     return self.forget_if_empty(id);
                 }
-                entry.reserved = Some(Box::new(Reserved::new(instance, charge.flatten())));
+                entry.reserved = Some(Box::new(Reserved::new(instance, members, charge.flatten())));
             }
             entry.orphan_since = None;
         }

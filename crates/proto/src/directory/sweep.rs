@@ -13,7 +13,8 @@
 use alloc::{boxed::Box, format, sync::Arc, vec::Vec};
 
 use super::{
-    context::Context, entries::EntryChange, entry::Reserved, names::prefix_owner, state::Directory,
+    context::Context, entries::EntryChange, entry::Reserved, live::Live, names::prefix_owner,
+    state::Directory,
 };
 use crate::{
     id::{Instance, NodeId, ObjectId},
@@ -147,17 +148,20 @@ impl Directory {
         let held = !mutants::is_active(Mutant::KeepsFailedHolders)
             && entry.live.as_mut().is_some_and(|live| live.remove_holder(node));
         let is_its = |reserved: &mut Box<Reserved>| reserved.instance.node == node;
-        let reserved = entry.reserved.take_if(is_its).is_some();
-        if reserved && entry.live.is_none() {
-            // After a grace period, so that nodes that send their request to the new owner after the old one failed
-            // get the error too.
+        let is_fed = entry.live.as_ref().is_some_and(Live::is_fed);
+        let reserved = entry.reserved.as_mut().is_some_and(is_its);
+        if reserved && is_fed {
+            // Others have the object.
+            entry.reserved = None;
+        } else if reserved {
+            // The reservation ends after a grace period, unless its node has only lost the connection and repeats it.
             entry.orphan_since = Some(now);
             self.alarms.insert((now + ORPHAN_GRACE_NS, id.clone()));
         }
         if held {
             entry.seek_bytes(id, context.outbox);
         }
-        if held || reserved || id.minter() == Some(node) {
+        if held || id.minter() == Some(node) {
             self.check_orphan(now, id, members);
         }
         if let Some(entry) = self.entries.get_mut(id) {

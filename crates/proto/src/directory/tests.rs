@@ -1436,7 +1436,26 @@ fn waiting_nodes_get_an_error_when_the_maker_of_a_result_fails() {
     let notified: Vec<NodeId> =
         owner.waits(ORPHAN_GRACE_NS).into_iter().map(|(to, _)| to).collect();
     assert_eq!(notified, [NodeId(3), NodeId(4)]);
-    assert!(owner.directory.entries.iter().next().is_none());
+    let later = owner.receives(5, locate(&id));
+    assert!(matches!(&later[..], [(NodeId(5), Message::Gone { .. })]), "{later:?}");
+    // The name is free, also for its maker, if that had only lost its connections.
+    let outbox = owner.receives(2, reserve(&id, instance(2, 1)));
+    assert_eq!(outbox, [claimed(2, &id, instance(2, 1), None)]);
+    owner.receives(5, locate(&id));
+    assert_eq!(owner.waits(10 * ORPHAN_GRACE_NS), [], "it may still be made");
+}
+
+#[test]
+fn a_maker_that_repeats_its_reservation_in_time_keeps_it() {
+    let mut owner = Owner::new();
+    let id = named(&owner, "x");
+    owner.receives(2, reserve(&id, instance(2, 1)));
+    owner.receives(3, locate(&id));
+    owner.loses(2);
+    owner.receives(2, reserve(&id, instance(2, 1)));
+    assert_eq!(owner.waits(10 * ORPHAN_GRACE_NS), []);
+    let outbox = owner.receives(4, claim(&id, instance(4, 1)));
+    assert_eq!(outbox, [claimed(4, &id, instance(4, 1), Some(2))]);
 }
 
 #[test]

@@ -1,29 +1,73 @@
-//! Reservations: ids that a client receives before their objects exist, so that others can wait for them.
+//! Reservations: ids and names that clients receive before their objects exist, so that others can wait for them.
 //!
 //! ```text
-//!   reserved --> kept (the object is put, created or reduced)
-//!      |
-//!      +-------> broken (its client is gone), or deleted: waiting nodes get an error
+//!   (asked at the owner of a name) --> reserved <--> used (its client makes the object) --> kept (it is complete)
+//!                                         |           |
+//!                                         +-----------+--> broken (its client is gone), deleted, or taken by the
+//!                                                          object of another node: its node forgets it
 //! ```
 //! This node owns the ids that it generates. Therefore a get of one waits here, and a small object reaches it in one
-//! message. A client with a capability reserves a name below its prefix instead. The owner of that name learns of the
-//! reservation only when it ends.
+//! message. A name is reserved at its owners, where an instance represents the reservation. They reject the claims of
+//! others, and report to waiting nodes that the client or this node is gone.
 
-use alloc::{collections::BTreeMap, format, vec::Vec};
+use alloc::{collections::BTreeMap, format, string::String, vec::Vec};
 
 use crate::{
     directory::Directory,
     error::Error,
-    id::{ClientId, Name, ObjectId},
-    machines::world::World,
+    id::{ClientId, Instance, NodeId, ObjectId, RequestId},
+    machines::{membership_change::MembershipChange, world::World},
     message::Message,
-    request::Reply,
 };
 
 /// Ids and names that clients have reserved.
 #[derive(Debug, Default)]
 pub(crate) struct ClientReservations {
-    all: BTreeMap<ObjectId, ClientId>,
+    all: BTreeMap<ObjectId, Reservation>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Reservation {
+    client: ClientId,
+    /// Represents the reservation at the owners of a name. No object ever has this instance.
+    instance: Option<Instance>,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// The owner of the name has not replied yet: the request of the client.
+    Asked(RequestId),
+    Reserved,
+    /// Its client makes the object. Only names are in this state; an id is forgotten instead.
+    Used,
+}
+
+/// How a client ended that may have reserved objects.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Ending {
+    /// It was closed; its views may live on.
+    Closed,
+    /// Its connection ended, with its process if that is known.
+    Disconnected(Option<u32>),
+}
+
+impl Ending {
+    /// Why an object that the client has reserved can't appear: names its host and process.
+    fn detail(self, world: &World) -> String {
+        let me = world.me();
+        let address = world.members().address(me).map(|address| format!(" ({address})"));
+        let node = format!("node {me}{}", address.unwrap_or_default());
+        match self {
+            Self::Closed => format!("a client of {node} reserved it and was closed before the put"),
+            Self::Disconnected(None) => {
+                format!("a process on {node} reserved it and ended or detached before the put")
+            }
+            Self::Disconnected(Some(process)) => format!(
+                "process {process} on {node} reserved it and ended or detached before the put"
+            ),
+        }
+    }
 }
 
 impl ClientReservations {
@@ -31,26 +75,70 @@ impl ClientReservations {
         self.all.len()
     }
 
-    /// Reserves a name, or a new id, for a client.
-    pub(crate) fn reserve(
+    /// Reserves a new id for a client.
+    pub(crate) fn mint(&mut self, client: ClientId, world: &mut World) -> ObjectId {
+        let id = world.mint();
+        self.grant(id.clone(), client);
+        id
+    }
+
+    fn grant(&mut self, id: ObjectId, client: ClientId) {
+        self.all.insert(id, Reservation { client, instance: None, state: State::Reserved });
+    }
+
+    /// Requests a name from its owner. Returns false if a client has reserved or requested it here already.
+    pub(crate) fn ask(
         &mut self,
         client: ClientId,
-        name: Option<Name>,
+        request: RequestId,
+        id: &ObjectId,
         world: &mut World,
-    ) -> Reply {
-        let id = name.map_or_else(|| world.mint(), ObjectId::Named);
-        self.grant(id.clone(), client);
-        Reply::Reserved { id }
+    ) -> bool {
+        if self.all.contains_key(id) {
+            return false;
+        }
+        let instance = world.next_instance();
+        let state = State::Asked(request);
+        self.all.insert(id.clone(), Reservation { client, instance: Some(instance), state });
+        let owner = world.members().owners(id).primary;
+        world.send(owner, Message::Reserve { id: id.clone(), instance });
+        true
     }
 
-    /// Assigns an id to a client, or returns it to that client.
-    pub(crate) fn grant(&mut self, id: ObjectId, client: ClientId) {
-        self.all.insert(id, client);
+    /// The owner has granted the name. Returns the request to reply to, if it has no reply yet.
+    pub(crate) fn granted(&mut self, id: &ObjectId) -> Option<RequestId> {
+        let reservation = self.all.get_mut(id)?;
+        let State::Asked(request) = reservation.state else { return None };
+        reservation.state = State::Reserved;
+        Some(request)
     }
 
-    /// Whether a client has reserved an id and not made its object yet.
+    /// Ends a reservation of a name. Returns the request to reply to, if it has no reply yet.
+    pub(crate) fn ended(&mut self, id: &ObjectId) -> Option<RequestId> {
+        match self.all.remove(id)?.state {
+            State::Asked(request) => Some(request),
+            State::Reserved | State::Used => None,
+        }
+    }
+
+    /// Whether this instance represents the reservation of a name.
+    pub(crate) fn is_of(&self, id: &ObjectId, instance: Instance) -> bool {
+        self.all.get(id).is_some_and(|reservation| reservation.instance == Some(instance))
+    }
+
+    /// Whether a client has reserved an id or name and not made its object yet.
     pub(crate) fn has(&self, id: &ObjectId, client: ClientId) -> bool {
-        self.all.get(id) == Some(&client)
+        self.is_in(id, client, State::Reserved)
+    }
+
+    /// Whether a client makes the object of a name that it has reserved.
+    pub(crate) fn is_used(&self, id: &ObjectId, client: ClientId) -> bool {
+        self.is_in(id, client, State::Used)
+    }
+
+    fn is_in(&self, id: &ObjectId, client: ClientId, state: State) -> bool {
+        let its = self.all.get(id).filter(|reservation| reservation.client == client);
+        its.is_some_and(|reservation| reservation.state == state)
     }
 
     /// Returns the id of an object that a client is about to make: a name of its choice, one that it has reserved, or
@@ -64,8 +152,13 @@ impl ClientReservations {
     ) -> Result<ObjectId, Error> {
         let Some(id) = id else { return Ok(world.mint()) };
         if id.minter().is_none() {
-            // Whichever client makes the object, the end of the reservation must not end it.
-            self.forget(&id);
+            if !self.all.contains_key(&id) {
+                return Ok(id);
+            }
+            if !self.has(&id, client) {
+                return Err(Error::NameTaken { id, holder: world.me() });
+            }
+            self.set(&id, client, State::Used);
             return Ok(id);
         }
         if let Some(error) = directory.why_gone(&id) {
@@ -82,31 +175,88 @@ impl ClientReservations {
         Ok(id)
     }
 
+    fn set(&mut self, id: &ObjectId, client: ClientId, state: State) {
+        let its = self.all.get_mut(id).filter(|reservation| reservation.client == client);
+        its.into_iter().for_each(|reservation| reservation.state = state);
+    }
+
+    /// The object of a reserved id or name was not made: its client may try again.
+    pub(crate) fn reuse(&mut self, id: &ObjectId, client: ClientId) {
+        match id.minter() {
+            Some(_) => self.grant(id.clone(), client),
+            // The name may have been deleted, and is not reserved any more.
+            None => self.set(id, client, State::Reserved),
+        }
+    }
+
+    /// A client has made the object of a name. Its owners then end the reservation, if there is one.
+    pub(crate) fn keep(&mut self, id: &ObjectId, client: ClientId) {
+        if self.is_used(id, client) {
+            self.forget(id);
+        }
+    }
+
+    /// Passes the reservation of a name to a reduce, whose result has the name.
+    pub(crate) fn take(&mut self, id: &ObjectId, client: ClientId) -> Option<Instance> {
+        if !self.is_used(id, client) {
+            return None;
+        }
+        self.all.remove(id)?.instance
+    }
+
     /// Ends the reservations of a client that is gone, or that closes while its views live on: no other client makes
     /// the objects.
-    pub(crate) fn end(&mut self, client: ClientId, world: &mut World) {
-        let broken = self.all.iter().filter(|(_, promiser)| **promiser == client);
+    pub(crate) fn end(&mut self, client: ClientId, ending: Ending, world: &mut World) {
+        let its = self.all.iter().filter(|(_, reservation)| reservation.client == client);
+        // A client that is closed may still complete an object that it fills; one that is gone fills none.
+        let broken = its.filter(|(_, reservation)| reservation.state != State::Used);
         for id in broken.map(|(id, _)| id.clone()).collect::<Vec<ObjectId>>() {
-            let detail = "its client reserved it and has closed".into();
-            self.fail(Error::ObjectLost { id: id.clone(), detail }, &id, world);
+            let Some(Reservation { instance, state, .. }) = self.all.remove(&id) else { continue };
+            if let (State::Asked(_), Some(instance)) = (state, instance) {
+                world.send_owners(&id, &Message::Withdraw { id: id.clone(), instance });
+                continue;
+            }
+            let error = Error::ObjectLost { id: id.clone(), detail: ending.detail(world) };
+            world.send_owners(&id, &Message::Fail { id: id.clone(), error, reserved: instance });
         }
     }
 
-    /// Ends the reservation of a name that is about to be deleted: its owner cannot notify the waiting clients, because it
-    /// does not know of the reservation.
-    pub(crate) fn withdraw(&mut self, id: &ObjectId, world: &mut World) {
-        if id.minter().is_none() && self.all.contains_key(id) {
-            self.fail(Error::ObjectDeleted { id: id.clone() }, id, world);
-        }
+    /// Withdraws a reservation of a name, whose client waits for it no longer or which another node has got.
+    pub(crate) fn withdraw(&mut self, id: &ObjectId, world: &mut World) -> Option<RequestId> {
+        let instance = self.all.get(id)?.instance?;
+        world.send_owners(id, &Message::Withdraw { id: id.clone(), instance });
+        self.ended(id)
     }
 
-    fn fail(&mut self, error: Error, id: &ObjectId, world: &mut World) {
-        self.forget(id);
-        world.send_owners(id, &Message::Fail { id: id.clone(), error, reserved: None });
-    }
-
-    /// Forgets a reservation whose id was deleted, or whose object another client makes.
+    /// Forgets a reservation whose id was deleted, or whose object is made.
     pub(crate) fn forget(&mut self, id: &ObjectId) {
         self.all.remove(id);
+    }
+
+    /// Sends confirmed reservations of names to new owners, and repeats unconfirmed ones.
+    pub(crate) fn resend(&self, change: &MembershipChange, world: &mut World) {
+        for (id, Reservation { instance, state, .. }) in &self.all {
+            let Some(instance) = *instance else { continue };
+            let is_confirmed = !matches!(state, State::Asked(_));
+            repeat_reservation(id, instance, is_confirmed, change, world);
+        }
+    }
+}
+
+/// Sends the reservation of a name to its new owners: to the backup owner only if the primary owner has confirmed it.
+pub(crate) fn repeat_reservation(
+    id: &ObjectId,
+    instance: Instance,
+    is_confirmed: bool,
+    change: &MembershipChange,
+    world: &mut World,
+) {
+    let reserve = || Message::Reserve { id: id.clone(), instance };
+    if let Some(first) = change.new_owner(id, world) {
+        world.send(first, reserve());
+    }
+    let second: Option<NodeId> = world.members().owners(id).backup.filter(|_| is_confirmed);
+    if let Some(second) = second.filter(|it| change.new_owners(id, world).contains(it)) {
+        world.send(second, reserve());
     }
 }

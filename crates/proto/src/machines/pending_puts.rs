@@ -96,6 +96,11 @@ impl PendingPuts {
         self.all.get(&instance).map(|create| create.phase)
     }
 
+    /// What an instance will become, and the client that makes it.
+    pub(crate) fn maker(&self, instance: Instance) -> Option<(&ObjectId, ClientId)> {
+        self.all.get(&instance).map(|create| (&create.id, create.client))
+    }
+
     /// Whether a client other than `client` makes it.
     pub(crate) fn is_of_another(&self, instance: Instance, client: ClientId) -> bool {
         self.all.get(&instance).is_some_and(|create| create.client != client)

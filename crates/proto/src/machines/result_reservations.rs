@@ -6,8 +6,10 @@ use alloc::{collections::BTreeMap, vec::Vec};
 
 use crate::{
     id::{Instance, ReduceId, RequestId},
-    machines::{coordinator::Coordinator, membership_change::MembershipChange, world::World},
-    message::Message,
+    machines::{
+        client_reservations::repeat_reservation, coordinator::Coordinator,
+        membership_change::MembershipChange, world::World,
+    },
     reduce::Step,
 };
 
@@ -62,14 +64,7 @@ impl ResultReservations {
     ) {
         for (key, Reservation { instance, begins }) in &self.all {
             let Some(reduce) = coordinator.get(*key) else { continue };
-            let (id, instance, is_confirmed) = (reduce.result(), *instance, begins.is_none());
-            if let Some(first) = change.new_owner(id, world) {
-                world.send(first, Message::Reserve { id: id.clone(), instance });
-            }
-            let second = world.members().owners(id).backup.filter(|_| is_confirmed);
-            if let Some(second) = second.filter(|it| change.new_owners(id, world).contains(it)) {
-                world.send(second, Message::Reserve { id: id.clone(), instance });
-            }
+            repeat_reservation(reduce.result(), *instance, begins.is_none(), change, world);
         }
     }
 }

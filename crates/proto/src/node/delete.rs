@@ -39,6 +39,9 @@ impl Node {
         {
             self.reservation_dropped(from, key, id, error);
         }
+        if let Some(error) = &error {
+            self.name_dropped(from, id, instance, error);
+        }
         if matches!(error, Some(Error::ObjectDeleted { .. })) {
             self.pending_puts.deleted(instance);
         }

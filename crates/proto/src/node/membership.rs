@@ -104,8 +104,9 @@ impl Node {
         self.leaving.reannounce(change, &mut self.world);
         self.update_directory(|directory, world| directory.members_changed(world, rejoined));
 
-        // Before the results that are produced under these names, which would otherwise be taken for claims.
+        // Before the objects that are produced under these names, which would otherwise be taken for claims.
         self.result_reservations.resend(&self.coordinator, change, &mut self.world);
+        self.client_reservations.resend(change, &mut self.world);
         self.client_leases.reannounce(change, &mut self.world);
         self.reannounce_copies(change);
         let of_pulls = self.pulls.ids().into_iter().filter_map(|id| self.pending_announcement(&id));

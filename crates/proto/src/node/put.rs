@@ -75,6 +75,12 @@ impl Node {
         if !self.copies.table().could_hold(meta.size) {
             return Some(Err(self.copies.store_full(meta.size)));
         }
+        let is_result =
+            |id: &&ObjectId| id.minter().is_none() && self.coordinator.maker(id).is_some();
+        if let Some(id) = id.as_ref().filter(is_result) {
+            // The owner may not have received the reservation of the reduce yet.
+            return Some(Err(Error::NameTaken { id: id.clone(), holder: self.world.me() }));
+        }
         let is_reserved =
             id.as_ref().is_some_and(|id| self.client_reservations.has(id, context.client));
         let id = match self.client_reservations.id_for(
@@ -86,10 +92,6 @@ impl Node {
             Ok(id) => id,
             Err(error) => return Some(Err(error)),
         };
-        if self.coordinator.maker(&id).is_some() {
-            // The owner may not have received the reservation of the reduce yet.
-            return Some(Err(Error::NameTaken { id, holder: self.world.me() }));
-        }
         let instance = self.world.next_instance();
         self.requests.remember(context, RequestKind::Create(instance), &self.world);
         let (client, request) = (context.client, context.request);
@@ -109,9 +111,14 @@ impl Node {
         }
     }
 
-    /// Capacity and memory are reserved for a client to fill.
+    /// Capacity and memory are reserved for a client to fill. A name that its client has reserved needs no claim.
     pub(super) fn claim_name(&mut self, instance: Instance) {
-        if !self.pending_puts.claim_name(instance, self.copies.table(), &mut self.world) {
+        let maker = self.pending_puts.maker(instance);
+        let is_granted =
+            maker.is_some_and(|(id, client)| self.client_reservations.is_used(id, client));
+        if is_granted
+            || !self.pending_puts.claim_name(instance, self.copies.table(), &mut self.world)
+        {
             self.put_confirmed(instance, None);
         }
     }
@@ -125,7 +132,10 @@ impl Node {
         taken_by: Option<NodeId>,
     ) {
         if let Some(key) = self.result_reservations.reduce_of(instance) {
-            return self.reserved(from, key, id, taken_by);
+            return self.result_reserved(from, key, id, taken_by);
+        }
+        if self.client_reservations.is_of(id, instance) {
+            return self.name_reserved(from, id, instance, taken_by);
         }
         match (self.pending_puts.phase(instance), taken_by) {
             (Some(PutPhase::Name), None) => self.put_confirmed(instance, Some(from)),
@@ -145,7 +155,9 @@ impl Node {
     fn put_confirmed(&mut self, instance: Instance, knows_it: Option<NodeId>) {
         let Some((id, request)) = self.pending_puts.confirm(instance) else { return };
         if self.copies.get(instance).is_some_and(|copy| copy.inline.is_some()) {
-            self.pending_puts.end(instance);
+            if let Some(create) = self.pending_puts.end(instance) {
+                self.client_reservations.keep(&id, create.client);
+            }
             self.copies.set_state(instance, State::Complete);
             self.unpin(instance);
             self.reveal(instance);
@@ -175,6 +187,7 @@ impl Node {
             return Err(Error::ObjectDeleted { id });
         };
         let is_doomed = copy.doomed;
+        self.client_reservations.keep(&id, client);
         self.copies.set_state(instance, State::Complete);
         self.unpin(instance);
         if is_doomed {
@@ -242,7 +255,7 @@ impl Node {
         }
         if create.is_reserved && (create.id.minter().is_none() || !create.is_announced()) {
             // Announcements are withdrawn, if any, and the client may try again.
-            self.client_reservations.grant(create.id.clone(), create.client);
+            self.client_reservations.reuse(&create.id, create.client);
         }
         // Gets that found the object growing here look elsewhere now.
         self.pull_if_wanted(&create.id);

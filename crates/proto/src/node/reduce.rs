@@ -22,6 +22,7 @@ use crate::{
         coordinator::Target,
         copies::PendingCopy,
         requests::{RequestContext, RequestKind, Subject},
+        result_reservations::Reservation,
         watches::Listener,
     },
     message::{FoldKey, FoldOrder, Found, Message},
@@ -96,8 +97,13 @@ impl Node {
             forced,
         );
         let terms = Terms::new(ttl_ns, self.client_leases.job(context.client));
-        if id.minter().is_some() {
+        // The reduce takes over the reservation of its client, if there is one.
+        let reserved = self.client_reservations.take(&id, context.client);
+        if id.minter().is_some() || reserved.is_some() {
             self.coordinator.begin(key, reduce, terms);
+            if let Some(instance) = reserved {
+                self.result_reservations.begin(key, Reservation { instance, begins: None });
+            }
             self.take_steps(key, steps);
             return Some(Ok(Reply::Reducing { id }));
         }
@@ -107,7 +113,7 @@ impl Node {
         }
         self.coordinator.begin(key, reduce, terms);
         self.requests.remember(context, RequestKind::Reservation(key), &self.world);
-        self.reserve(key, &id, context.request, steps);
+        self.reserve_result(key, &id, context.request, steps);
         None
     }
 

@@ -1,21 +1,94 @@
-//! The name of a reduce result: reserved before the reduce begins, so that no client can put it, and released when the
-//! reduce ends.
+//! Names that are reserved at their owners before their objects exist, so that no other client can put them: for the
+//! result of a reduce until it ends, or for a client until it has made the object.
 
 use alloc::vec::Vec;
 
 use super::Node;
 use crate::{
     error::Error,
-    id::{Instance, NodeId, ObjectId, ReduceId, RequestId},
-    machines::result_reservations::Reservation,
+    id::{Instance, Name, NodeId, ObjectId, ReduceId, RequestId},
+    machines::{
+        requests::{RequestContext, RequestKind},
+        result_reservations::Reservation,
+    },
     message::Message,
     reduce::Step,
     request::Reply,
 };
 
 impl Node {
-    /// Requests the name. The reduce begins once the name is granted.
+    /// Reserves a name, or a new id, for a client.
     pub(super) fn reserve(
+        &mut self,
+        context: &RequestContext,
+        name: Option<Name>,
+    ) -> Option<Result<Reply, Error>> {
+        let client = context.client;
+        let Some(name) = name else {
+            let id = self.client_reservations.mint(client, &mut self.world);
+            return Some(Ok(Reply::Reserved { id }));
+        };
+        let id = ObjectId::Named(name);
+        if self.client_reservations.has(&id, client) {
+            return Some(Ok(Reply::Reserved { id }));
+        }
+        let request = context.request;
+        if !self.client_reservations.ask(client, request, &id, &mut self.world) {
+            return Some(Err(Error::NameTaken { id, holder: self.world.me() }));
+        }
+        self.requests.remember(context, RequestKind::Name(id), &self.world);
+        None
+    }
+
+    /// The owner replied to the reservation of a client, or found that another node has got the name.
+    pub(super) fn name_reserved(
+        &mut self,
+        from: NodeId,
+        id: &ObjectId,
+        instance: Instance,
+        taken_by: Option<NodeId>,
+    ) {
+        let owners = self.world.members().owners(id);
+        // Only the primary owner has all claims of the name.
+        if owners.primary != from {
+            return;
+        }
+        if let Some(holder) = taken_by {
+            if let Some(request) = self.client_reservations.withdraw(id, &mut self.world) {
+                let error = Error::NameTaken { id: id.clone(), holder };
+                self.requests.reply(request, Err(error), &mut self.world);
+            }
+        } else if let Some(request) = self.client_reservations.granted(id) {
+            // If the primary owner fails, the backup owner keeps the reservation.
+            if let Some(second) = owners.backup {
+                self.world.send(second, Message::Reserve { id: id.clone(), instance });
+            }
+            self.requests.reply(request, Ok(Reply::Reserved { id: id.clone() }), &mut self.world);
+        }
+    }
+
+    /// The owner reported that the reservation of a client has ended: the name was deleted, or the owner has no entry
+    /// left for it.
+    pub(super) fn name_dropped(
+        &mut self,
+        from: NodeId,
+        id: &ObjectId,
+        instance: Instance,
+        error: &Error,
+    ) {
+        // The backup owner may receive the deletion of the previous object of that name late.
+        let is_first = self.world.members().owners(id).primary == from;
+        if !is_first || !self.client_reservations.is_of(id, instance) {
+            return;
+        }
+        // The backup owner may have received the deletion before the reservation.
+        if let Some(request) = self.client_reservations.withdraw(id, &mut self.world) {
+            self.requests.reply(request, Err(error.clone()), &mut self.world);
+        }
+    }
+
+    /// Requests the name. The reduce begins once the name is granted.
+    pub(super) fn reserve_result(
         &mut self,
         key: ReduceId,
         id: &ObjectId,
@@ -29,8 +102,8 @@ impl Node {
         self.world.send(owner, Message::Reserve { id: id.clone(), instance });
     }
 
-    /// The owner replied to the reservation.
-    pub(super) fn reserved(
+    /// The owner replied to the reservation of a reduce.
+    pub(super) fn result_reserved(
         &mut self,
         from: NodeId,
         key: ReduceId,

@@ -10,7 +10,9 @@ impl Node {
                 self.handle_request(client, request, body, deadline);
             }
             Event::Cancelled { request } => self.time_out(request),
-            Event::ClientDisconnected { client } => self.client_disconnected(client),
+            Event::ClientDisconnected { client, process } => {
+                self.client_disconnected(client, process);
+            }
             Event::ClientForked { client, child } => self.client_forked(client, child),
             Event::SlotReady { instance } => self.slot_ready(instance),
             Event::SlotRefused { instance, detail } => {

@@ -11,6 +11,7 @@ use crate::{
     error::{Error, List, Quoted},
     id::{ClientId, NodeId, ObjectId, RequestId},
     machines::{
+        client_reservations::Ending,
         pending_puts::PutPhase,
         requests::{EndedRequest, RequestKind},
     },
@@ -90,6 +91,11 @@ impl Node {
                     "its owner has not confirmed the reservation".into(),
                 )
             }
+            RequestKind::Name(id) => {
+                self.client_reservations.withdraw(id, &mut self.world);
+                let owner = self.world.members().owners(id).primary;
+                (format!("the name {id}"), format!("its owner, node {owner}, has not confirmed it"))
+            }
             RequestKind::Replicas(id, instance) => {
                 self.replicas.stop_waiting(*instance, request);
                 let mut state = self.replicas.state(*instance);
@@ -138,7 +144,7 @@ impl Node {
         self.world.reply(client, request, reply);
     }
 
-    pub(super) fn client_disconnected(&mut self, client: ClientId) {
+    pub(super) fn client_disconnected(&mut self, client: ClientId, process: Option<u32>) {
         for request in self.requests.of_client(client) {
             self.time_out(request);
         }
@@ -148,7 +154,7 @@ impl Node {
         for instance in self.pending_puts.of_client(client) {
             let _ = self.abort(client, instance);
         }
-        self.client_reservations.end(client, &mut self.world);
+        self.client_reservations.end(client, Ending::Disconnected(process), &mut self.world);
         self.client_leases.client_disconnected(client, &mut self.world);
     }
 

@@ -7,7 +7,7 @@ use crate::{
     error::Error,
     id::{ClientId, RequestId},
     lifetime::Lease,
-    machines::requests::RequestContext,
+    machines::{client_reservations::Ending, requests::RequestContext},
     request::{Reply, Request},
     time::Instant,
 };
@@ -42,11 +42,9 @@ impl Node {
                 self.client_leases.release(client, &Lease::Object(id), &mut self.world);
                 Some(Ok(Reply::Done))
             }
-            Request::Reserve { name } => {
-                Some(Ok(self.client_reservations.reserve(client, name, &mut self.world)))
-            }
+            Request::Reserve { name } => self.reserve(&context, name),
             Request::CancelReservations => {
-                self.client_reservations.end(client, &mut self.world);
+                self.client_reservations.end(client, Ending::Closed, &mut self.world);
                 return;
             }
             Request::Create { id, meta, ttl_ns } => self.create(&context, id, meta, ttl_ns),
@@ -74,10 +72,7 @@ impl Node {
             Request::Inputs { id } => self.inputs(&context, id),
             Request::LostInputs { id } => Some(self.lost(&id)),
             Request::Delete { ids } => {
-                ids.iter().for_each(|id| {
-                    self.announce_before_deletion(id);
-                    self.client_reservations.withdraw(id, &mut self.world);
-                });
+                ids.iter().for_each(|id| self.announce_before_deletion(id));
                 self.requests.delete(&context, ids, &mut self.world)
             }
             Request::Latest { prefix, after } => {

@@ -176,7 +176,7 @@ impl Shell {
                 self.tell(Event::DeadlinePassed);
             }
             14 => self.tell(match choices.below(4) {
-                0 => Event::ClientDisconnected { client: ClientId(2) },
+                0 => Event::ClientDisconnected { client: ClientId(2), process: None },
                 1 => Event::PeerUnreachable { node: HOSTILE, is_dead: choices.flag() },
                 2 => Event::BlockCorrupt { source: HOSTILE },
                 _ => Event::PeerReconnected { member: member(HOSTILE) },

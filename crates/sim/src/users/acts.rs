@@ -168,7 +168,7 @@ impl World {
         for pending in self.users.requests.values_mut() {
             pending.is_void |= pending.client == client;
         }
-        self.deliver(node, Event::ClientDisconnected { client });
+        self.deliver(node, Event::ClientDisconnected { client, process: None });
         let requests = self.users.requests.iter();
         let open = requests.filter(|(_, asked)| asked.client == client && !asked.is_answered);
         if let Some((request, _)) = open.into_iter().next().filter(|_| self.is_up(node)) {

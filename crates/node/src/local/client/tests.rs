@@ -81,7 +81,7 @@ fn closing_a_client_ends_its_waits_and_reservations() {
     });
     let node = node();
     let (one, other) = (node.client(), Client::attach(node.socket().unwrap(), SOON).unwrap());
-    let promised = one.start_reserve().join().unwrap();
+    let promised = one.start_reserve(None, None).join().unwrap();
     let waiting = other.start_get(&promised, SOON);
     one.close();
     let lost = waiting.join();

@@ -34,7 +34,7 @@ fn a_client_that_ends_while_it_waits_leaves_nothing() {
     ] {
         scene.ask(body);
     }
-    scene.event(Event::ClientDisconnected { client: CLIENT });
+    scene.event(Event::ClientDisconnected { client: CLIENT, process: None });
     let activity = scene.activity(0, 0);
     assert_eq!(activity["waits"].as_array().unwrap().len(), 0, "{}", activity["waits"]);
     assert_eq!(scene.recorder.clients.count(), 0);

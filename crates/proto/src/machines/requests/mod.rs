@@ -87,6 +87,8 @@ pub(crate) enum RequestKind {
     Range(ObjectId),
     /// For the reserved name of a reduce's result.
     Reservation(ReduceId),
+    /// For a name that the client reserves.
+    Name(ObjectId),
     Inputs(ObjectId),
     /// For replicas on other nodes.
     Replicas(ObjectId, Instance),
@@ -245,6 +247,7 @@ impl Requests {
             | RequestKind::Locations { is_answered, .. } => *is_answered,
             RequestKind::Create(instance) => !awaits_name(*instance),
             RequestKind::Reservation(_)
+            | RequestKind::Name(_)
             | RequestKind::OlderVersions { .. }
             | RequestKind::Page { .. }
             | RequestKind::Inspection { .. } => false,

@@ -55,7 +55,7 @@ impl Cluster {
     }
 
     fn client_goes(&mut self, node: u64, client: u64) {
-        self.tell(node, Event::ClientDisconnected { client: ClientId(client) });
+        self.tell(node, Event::ClientDisconnected { client: ClientId(client), process: None });
     }
 
     /// Whether a node can get an object, which is then released.

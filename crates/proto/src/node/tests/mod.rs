@@ -14,6 +14,7 @@ mod reannounce;
 mod refused;
 mod replicate;
 mod reserve;
+mod reserve_name;
 mod ring;
 mod spill;
 mod wait;
@@ -218,7 +219,7 @@ impl Cluster {
         assert!(!self.replies.contains_key(&cancelled), "{ask:?} waits");
         self.tell(node, Event::Cancelled { request: cancelled });
         let orphaned = self.ask(node, ask.clone());
-        self.tell(node, Event::ClientDisconnected { client: CLIENT });
+        self.tell(node, Event::ClientDisconnected { client: CLIENT, process: None });
         let late = self.ask_until(node, ask.clone(), Some(self.now + SECOND));
         assert!(!self.replies.contains_key(&late), "{ask:?} waits");
         self.wait(SECOND);
@@ -876,7 +877,7 @@ fn a_client_that_dies_leaves_nothing_behind() {
     cluster.create(2, None);
     cluster.get(2, &id);
     cluster.get(2, &"never".parse().unwrap());
-    cluster.tell(2, Event::ClientDisconnected { client: CLIENT });
+    cluster.tell(2, Event::ClientDisconnected { client: CLIENT, process: None });
     let left =
         cluster.nodes[&NodeId(2)].table().iter().map(|(_, copy)| (copy.id.clone(), copy.pins));
     assert_eq!(left.collect::<Vec<_>>(), [(id, 0)], "a copy that may be evicted");

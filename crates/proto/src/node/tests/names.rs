@@ -216,7 +216,7 @@ impl Cluster {
         assert!(self.is_open(cancelled));
         self.tell(node, Event::Cancelled { request: cancelled });
         let orphaned = self.ask(node, ask.clone());
-        self.tell(node, Event::ClientDisconnected { client: CLIENT });
+        self.tell(node, Event::ClientDisconnected { client: CLIENT, process: None });
         let late = self.ask_until(node, ask.clone(), Some(self.now + SECOND));
         self.now = self.now + SECOND;
         self.tell(node, Event::DeadlinePassed);

@@ -220,7 +220,7 @@ fn the_end_of_a_client_releases_its_ranges() {
     got_range(cluster.reply(request));
     cluster.slow_down(1);
     cluster.ask(2, get_range(&id));
-    cluster.tell(2, Event::ClientDisconnected { client: CLIENT });
+    cluster.tell(2, Event::ClientDisconnected { client: CLIENT, process: None });
     assert_eq!(used(&cluster, 2), 0);
     cluster.catch_up();
     cluster.assert_at_rest();

@@ -1,7 +1,6 @@
 //! Ids that are reserved before their objects exist.
 
 use super::*;
-use crate::limits::ORPHAN_GRACE_NS;
 
 fn promised(cluster: &mut Cluster, node: u64) -> ObjectId {
     let request = cluster.ask(node, Request::Reserve { name: None });
@@ -83,7 +82,7 @@ fn a_reservation_fails_when_its_client_ends() {
     let mut cluster = Cluster::new(2);
     let id = promised(&mut cluster, 1);
     let before = cluster.get(2, &id);
-    cluster.tell(1, Event::ClientDisconnected { client: CLIENT });
+    cluster.tell(1, Event::ClientDisconnected { client: CLIENT, process: None });
     let after = cluster.get(2, &id);
     for request in [before, after] {
         assert!(matches!(cluster.reply(request), Err(Error::ObjectLost { .. })));
@@ -117,58 +116,4 @@ fn a_promise_for_which_there_was_no_room_can_be_kept_later() {
     assert!(
         matches!(cluster.reply(request), Ok(Reply::Created { id: created, .. }) if *created == id)
     );
-}
-
-/// Reserves a name, as a client with a capability does.
-fn promised_name(cluster: &mut Cluster, node: u64, text: &str) -> ObjectId {
-    let request = cluster.ask(node, Request::Reserve { name: Some(text.parse().unwrap()) });
-    let Ok(Reply::Reserved { id }) = cluster.reply(request) else {
-        panic!("{:?}", cluster.replies)
-    };
-    assert_eq!(id.to_string(), text);
-    id.clone()
-}
-
-#[test]
-fn a_promised_name_is_kept_by_whichever_client_puts_it() {
-    for node in [1, 2] {
-        let mut cluster = Cluster::new(3);
-        let id = promised_name(&mut cluster, 1, "team-a/@1/1");
-        let get = cluster.get(3, &id);
-        assert!(!cluster.replies.contains_key(&get));
-        let request = cluster.ask(node, put(&id));
-        assert_eq!(cluster.reply(request), &Ok(Reply::Put { id: id.clone() }));
-        // The end of the reservation does not delete the object.
-        cluster.ask(1, Request::CancelReservations);
-        got(cluster.reply(get));
-        let again = cluster.get(2, &id);
-        got(cluster.reply(again));
-        cluster.assert_at_rest();
-    }
-}
-
-#[test]
-fn readers_of_a_reserved_name_get_an_error_when_it_ends() {
-    for is_deleted in [false, true] {
-        let mut cluster = Cluster::new(3);
-        let id = promised_name(&mut cluster, 1, "team-a/@1/1");
-        let gets = [1, 2, 3].map(|node| cluster.get(node, &id));
-        assert!(gets.iter().all(|get| !cluster.replies.contains_key(get)));
-        let ask = if is_deleted {
-            Request::Delete { ids: vec![id.clone()] }
-        } else {
-            Request::CancelReservations
-        };
-        cluster.ask(1, ask);
-        for get in gets {
-            match cluster.reply(get) {
-                Err(Error::ObjectDeleted { .. }) if is_deleted => {}
-                Err(Error::ObjectLost { .. }) if !is_deleted => {}
-                other => panic!("{other:?}"),
-            }
-        }
-        // An owner that has just met the others confirms a deletion only after they had time to announce all copies.
-        cluster.wait(ORPHAN_GRACE_NS);
-        cluster.assert_at_rest();
-    }
 }

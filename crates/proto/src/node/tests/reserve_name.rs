@@ -1,0 +1,361 @@
+//! Names that a client reserves before their objects exist.
+
+use super::*;
+use crate::limits::ORPHAN_GRACE_NS;
+
+fn reserve(name: &str) -> Request {
+    Request::Reserve { name: Some(name.parse().unwrap()) }
+}
+
+fn reserved(name: &str) -> Result<Reply, Error> {
+    Ok(Reply::Reserved { id: named(name) })
+}
+
+fn put(name: &str) -> Request {
+    Request::Put { id: Some(named(name)), meta: array(8), bytes: vec![7; 8].into(), ttl_ns: None }
+}
+
+fn create(name: &str) -> Request {
+    Request::Create { id: Some(named(name)), meta: array(LARGE), ttl_ns: None }
+}
+
+fn reduce(inputs: &[&str], count: u32, name: Option<&str>) -> Request {
+    let inputs = inputs.iter().map(|name| named(name)).collect();
+    Request::Reduce { inputs, op: Op::Sum, count, id: name.map(named), ttl_ns: None }
+}
+
+fn delete(name: &str) -> Request {
+    Request::Delete { ids: vec![named(name)] }
+}
+
+fn taken(name: &str, holder: u64) -> Result<Reply, Error> {
+    Err(Error::NameTaken { id: named(name), holder: NodeId(holder) })
+}
+
+/// The text of the loss that a reader got.
+fn lost(reply: &Result<Reply, Error>) -> String {
+    match reply {
+        Err(error @ Error::ObjectLost { .. }) => error.to_string(),
+        other => panic!("{other:?}"),
+    }
+}
+
+impl Cluster {
+    fn ends(&mut self, node: u64, process: u32) {
+        self.tell(node, Event::ClientDisconnected { client: CLIENT, process: Some(process) });
+    }
+
+    /// Another client of a node than the one of all other requests.
+    fn asks_of_another(&mut self, node: u64, body: Request) -> Result<Reply, Error> {
+        let (client, request) = (ClientId(99), RequestId(1 << 40 | self.replies.len() as u64));
+        self.tell(node, Event::Request { client, request, body, deadline: None });
+        self.reply(request).clone()
+    }
+}
+
+/// The primary and the backup owner of a name that node 1 reserves.
+const OWNERS: [(u64, u64); 3] = [(1, 2), (2, 1), (2, 3)];
+
+#[test]
+fn readers_of_a_reserved_name_get_its_object_whenever_they_ask() {
+    for (first, second) in OWNERS {
+        for is_large in [false, true] {
+            let mut cluster = Cluster::new(3);
+            let name = cluster.owned_name(first, second, "grad");
+            let before = [1, 2, 3].map(|node| cluster.get(node, &named(&name)));
+            assert_eq!(cluster.asks(1, reserve(&name)), reserved(&name));
+            assert_eq!(cluster.asks(1, reserve(&name)), reserved(&name), "it may ask again");
+            let after = [1, 2, 3].map(|node| cluster.get(node, &named(&name)));
+            let gets: Vec<RequestId> = before.into_iter().chain(after).collect();
+            assert!(gets.iter().all(|get| !cluster.replies.contains_key(get)));
+            if is_large {
+                let Ok(Reply::Created { instance, .. }) = cluster.asks(1, create(&name)) else {
+                    panic!("{:?}", cluster.replies)
+                };
+                cluster.ask(1, Request::Seal { instance });
+            } else {
+                assert_eq!(cluster.asks(1, put(&name)), Ok(Reply::Put { id: named(&name) }));
+            }
+            // The end of its client does not end the object.
+            cluster.ask(1, Request::CancelReservations);
+            for (get, node) in gets.into_iter().zip([1, 2, 3].into_iter().cycle()) {
+                let instance = got(cluster.reply(get));
+                cluster.ask(node, Request::Release { instance });
+            }
+            assert_eq!(cluster.asks(2, reserve(&name)), taken(&name, 1), "now by the object");
+            assert_eq!(cluster.asks(3, delete(&name)), Ok(Reply::Done));
+            assert_eq!(cluster.asks(2, reserve(&name)), reserved(&name), "it is free");
+            assert_eq!(cluster.asks(2, delete(&name)), Ok(Reply::Done));
+            cluster.assert_at_rest();
+        }
+    }
+}
+
+#[test]
+fn a_reserved_name_is_refused_to_all_other_clients() {
+    for (first, second) in OWNERS {
+        let mut cluster = Cluster::new(3);
+        let name = cluster.owned_name(first, second, "grad");
+        assert_eq!(cluster.asks(1, reserve(&name)), reserved(&name));
+        let others = || [reserve(&name), put(&name), create(&name), reduce(&["x"], 1, Some(&name))];
+        for ask in others() {
+            assert_eq!(cluster.asks(2, ask.clone()), taken(&name, 1), "{ask:?}");
+            assert_eq!(cluster.asks(3, ask.clone()), taken(&name, 1), "{ask:?}");
+            assert_eq!(cluster.asks_of_another(1, ask.clone()), taken(&name, 1), "{ask:?}");
+        }
+        assert_eq!(cluster.asks(1, put(&name)), Ok(Reply::Put { id: named(&name) }));
+        assert_eq!(cluster.asks(1, put(&name)), taken(&name, 1), "a second time");
+        cluster.assert_at_rest();
+    }
+}
+
+#[test]
+fn a_name_that_lives_can_not_be_reserved() {
+    let mut cluster = Cluster::new(3);
+    cluster.put_small(2, Some("grad"));
+    for node in 1..=3 {
+        assert_eq!(cluster.asks(node, reserve("grad")), taken("grad", 2), "at {node}");
+    }
+    assert_eq!(cluster.asks(1, reduce(&["later"], 1, Some("sum"))), {
+        Ok(Reply::Reducing { id: named("sum") })
+    });
+    assert_eq!(cluster.asks(3, reserve("sum")), taken("sum", 1), "by a reduce");
+    cluster.put_small(1, Some("later"));
+    let get = cluster.get(1, &named("sum"));
+    got(cluster.reply(get));
+    cluster.assert_at_rest();
+}
+
+#[test]
+fn readers_learn_at_once_that_the_client_of_a_name_ended() {
+    for (first, second) in OWNERS {
+        for is_filling in [false, true] {
+            let mut cluster = Cluster::new(3);
+            let name = cluster.owned_name(first, second, "grad");
+            let before = cluster.get(2, &named(&name));
+            assert_eq!(cluster.asks(1, reserve(&name)), reserved(&name));
+            let after = cluster.get(3, &named(&name));
+            if is_filling {
+                assert!(cluster.asks(1, create(&name)).is_ok());
+            }
+            cluster.ends(1, 4242);
+            let late = [1, 2, 3].map(|node| cluster.get(node, &named(&name)));
+            for request in [before, after].into_iter().chain(late) {
+                let said = lost(cluster.reply(request));
+                assert!(
+                    said.contains("0001 (127.0.0.1:1)") && said.contains("process 4242"),
+                    "{said}"
+                );
+            }
+            // The name is free.
+            assert_eq!(cluster.asks(2, reserve(&name)), reserved(&name));
+            let get = cluster.get(3, &named(&name));
+            assert!(!cluster.replies.contains_key(&get), "it waits again");
+            assert_eq!(cluster.asks(2, put(&name)), Ok(Reply::Put { id: named(&name) }));
+            got(cluster.reply(get));
+            cluster.assert_at_rest();
+        }
+    }
+}
+
+#[test]
+fn a_client_that_closes_gives_its_names_up() {
+    let mut cluster = Cluster::new(3);
+    assert_eq!(cluster.asks(1, reserve("grad")), reserved("grad"));
+    let get = cluster.get(2, &named("grad"));
+    cluster.ask(1, Request::CancelReservations);
+    let said = lost(cluster.reply(get));
+    assert!(said.contains("0001 (127.0.0.1:1)") && said.contains("closed"), "{said}");
+    assert_eq!(cluster.asks(3, put("grad")), Ok(Reply::Put { id: named("grad") }));
+    cluster.assert_at_rest();
+}
+
+#[test]
+fn readers_learn_that_the_node_of_a_name_is_gone() {
+    for (first, second) in OWNERS {
+        for is_filling in [false, true] {
+            let mut cluster = Cluster::new(3);
+            let name = cluster.owned_name(first, second, "grad");
+            let before = cluster.get(2, &named(&name));
+            assert_eq!(cluster.asks(1, reserve(&name)), reserved(&name));
+            let after = cluster.get(3, &named(&name));
+            if is_filling {
+                assert!(cluster.asks(1, create(&name)).is_ok());
+            }
+            cluster.kill(1);
+            cluster.wait(ORPHAN_GRACE_NS);
+            let late = [2, 3].map(|node| cluster.get(node, &named(&name)));
+            for request in [before, after].into_iter().chain(late) {
+                let said = lost(cluster.reply(request));
+                assert!(
+                    said.contains("0001 (127.0.0.1:1)") && said.contains("left or failed"),
+                    "{said}"
+                );
+            }
+            assert_eq!(cluster.asks(3, reserve(&name)), reserved(&name));
+            let get = cluster.get(2, &named(&name));
+            assert_eq!(cluster.asks(3, put(&name)), Ok(Reply::Put { id: named(&name) }));
+            got(cluster.reply(get));
+            cluster.assert_at_rest();
+        }
+    }
+}
+
+#[test]
+fn a_name_can_be_taken_over_before_its_loss_is_reported() {
+    for ask in [reserve, put, delete] {
+        let mut cluster = Cluster::new(3);
+        let name = cluster.owned_name(2, 3, "grad");
+        assert_eq!(cluster.asks(1, reserve(&name)), reserved(&name));
+        let get = cluster.get(3, &named(&name));
+        cluster.kill(1);
+        assert!(cluster.asks(2, ask(&name)).is_ok());
+        cluster.wait(2 * ORPHAN_GRACE_NS);
+        match cluster.replies.get(&get).cloned() {
+            // Reserved by another: its readers wait for that.
+            None => drop(cluster.asks(2, put(&name)).unwrap()),
+            Some(Ok(_)) | Some(Err(Error::ObjectDeleted { .. })) => {}
+            other => panic!("{other:?}"),
+        }
+        cluster.assert_at_rest();
+    }
+}
+
+#[test]
+fn a_reduce_of_the_first_goes_on_without_a_name_whose_producer_died() {
+    for is_killed in [false, true] {
+        let mut cluster = Cluster::new(4);
+        let names: Vec<String> =
+            (1..=3).map(|at| cluster.owned_name(4, 2, &format!("grad{at}"))).collect();
+        for (node, name) in (1..=3).zip(&names) {
+            assert_eq!(cluster.asks(node, reserve(name)), reserved(name));
+        }
+        let all: Vec<&str> = names.iter().map(String::as_str).collect();
+        assert!(cluster.asks(4, reduce(&all, 2, Some("first"))).is_ok());
+        assert!(cluster.asks(4, reduce(&all, 3, Some("all"))).is_ok());
+        let [first, whole] = ["first", "all"].map(|name| cluster.get(4, &named(name)));
+        assert!(cluster.asks(2, put(&names[1])).is_ok());
+        if is_killed {
+            cluster.kill(1);
+            cluster.wait(ORPHAN_GRACE_NS);
+        } else {
+            cluster.ends(1, 4242);
+        }
+        let listed = cluster.asks(4, Request::LostInputs { id: named("first") });
+        assert_eq!(listed, Ok(Reply::Inputs { ids: vec![named(&names[0])] }));
+        match cluster.reply(whole) {
+            Err(Error::ObjectLost { id, .. }) => assert_eq!(id, &named(&names[0])),
+            other => panic!("{other:?}"),
+        }
+        assert!(cluster.asks(3, put(&names[2])).is_ok());
+        got(cluster.reply(first));
+        cluster.assert_at_rest();
+    }
+}
+
+#[test]
+fn a_reserved_name_that_is_deleted_is_free() {
+    for (first, second) in OWNERS {
+        for is_large in [false, true] {
+            let mut cluster = Cluster::new(3);
+            let name = cluster.owned_name(first, second, "grad");
+            assert_eq!(cluster.asks(1, reserve(&name)), reserved(&name));
+            let gets = [1, 2, 3].map(|node| cluster.get(node, &named(&name)));
+            let created = is_large.then(|| cluster.asks(1, create(&name)));
+            assert_eq!(cluster.asks(3, delete(&name)), Ok(Reply::Done));
+            for get in gets {
+                let reply = cluster.reply(get);
+                let is_ended = matches!(reply, Err(Error::ObjectDeleted { .. }))
+                    || is_large && matches!(reply, Ok(Reply::Growing { .. }));
+                assert!(is_ended, "{reply:?}");
+            }
+            if let Some(Ok(Reply::Created { instance, .. })) = created {
+                cluster.ask(1, Request::Seal { instance });
+            }
+            assert_eq!(cluster.asks(2, reserve(&name)), reserved(&name));
+            assert_eq!(cluster.asks(1, put(&name)), taken(&name, 2));
+            assert_eq!(cluster.asks(2, put(&name)), Ok(Reply::Put { id: named(&name) }));
+            cluster.wait(ORPHAN_GRACE_NS);
+            cluster.assert_at_rest();
+        }
+    }
+}
+
+#[test]
+fn a_name_stays_reserved_when_its_put_is_canceled() {
+    for (first, second) in OWNERS {
+        let mut cluster = Cluster::new(3);
+        let name = cluster.owned_name(first, second, "grad");
+        assert_eq!(cluster.asks(1, reserve(&name)), reserved(&name));
+        let Ok(Reply::Created { instance, .. }) = cluster.asks(1, create(&name)) else {
+            panic!("{:?}", cluster.replies)
+        };
+        let get = cluster.get(3, &named(&name));
+        assert_eq!(cluster.asks(1, put(&name)), taken(&name, 1), "it makes one already");
+        cluster.ask(1, Request::Abort { instance });
+        assert_eq!(cluster.asks(2, put(&name)), taken(&name, 1));
+        assert_eq!(cluster.asks(1, put(&name)), Ok(Reply::Put { id: named(&name) }));
+        let instance = got(cluster.reply(get));
+        cluster.ask(3, Request::Release { instance });
+        cluster.assert_at_rest();
+    }
+}
+
+#[test]
+fn a_reservation_outlives_its_owners() {
+    let mut cluster = Cluster::new(4);
+    let name = cluster.owned_name(2, 3, "grad");
+    assert_eq!(cluster.asks(1, reserve(&name)), reserved(&name));
+    let get = cluster.get(4, &named(&name));
+    for owner in [2, 3] {
+        cluster.kill(owner);
+        cluster.wait(ORPHAN_GRACE_NS);
+        assert_eq!(cluster.asks(4, put(&name)), taken(&name, 1), "without {owner}");
+    }
+    assert!(!cluster.replies.contains_key(&get));
+    cluster.ends(1, 7);
+    lost(cluster.reply(get));
+    cluster.assert_at_rest();
+}
+
+#[test]
+fn a_request_for_a_name_ends_whatever_happens_to_it() {
+    let mut cluster = Cluster::new(3);
+    let name = cluster.owned_name(3, 2, "grad");
+    cluster.slow_down(3);
+    cluster.assert_ends(
+        1,
+        &reserve(&name),
+        |reply| matches!(reply, Err(Error::Timeout { what, .. }) if what.contains("the name")),
+    );
+    cluster.catch_up();
+    assert_eq!(cluster.asks(2, put(&name)), Ok(Reply::Put { id: named(&name) }));
+    cluster.assert_at_rest();
+}
+
+#[test]
+fn a_reduce_can_have_a_name_that_its_client_reserved() {
+    let mut cluster = Cluster::new(3);
+    let name = cluster.owned_name(2, 3, "sum");
+    assert_eq!(cluster.asks(1, reserve(&name)), reserved(&name));
+    let get = cluster.get(3, &named(&name));
+    let reply = cluster.asks(1, reduce(&["x"], 1, Some(&name)));
+    assert_eq!(reply, Ok(Reply::Reducing { id: named(&name) }));
+    assert_eq!(cluster.asks(2, put(&name)), taken(&name, 1));
+    cluster.put_small(2, Some("x"));
+    got(cluster.reply(get));
+    cluster.assert_at_rest();
+}
+
+#[test]
+fn an_owner_limits_the_names_that_a_member_reserves() {
+    let mut cluster = Cluster::new(3);
+    let [one, two] = ["one", "two"].map(|name| cluster.owned_name(1, 2, name));
+    cluster.nodes.get_mut(&NodeId(1)).unwrap().directory.limit_entries(2);
+    assert_eq!(cluster.asks(3, reserve(&one)), reserved(&one));
+    let refused = cluster.asks(3, reserve(&two)).unwrap_err();
+    assert!(matches!(&refused, Error::NoMemory { .. }), "{refused}");
+    assert!(cluster.asks(3, put(&one)).is_ok(), "the object takes its place");
+    assert_eq!(cluster.asks(3, delete(&one)), Ok(Reply::Done));
+    assert_eq!(cluster.asks(3, reserve(&two)), reserved(&two));
+}
