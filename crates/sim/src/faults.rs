@@ -180,7 +180,11 @@ impl World {
             SimEvent::FoldStalls { fold } => self.shell.folds.get(fold)?.host,
             SimEvent::Write(writer) => writer.node,
             SimEvent::Users(Later::Cancel { request }) => self.users.requests.get(request)?.node,
-            SimEvent::Users(Later::Release { node, .. } | Later::Locations { node, .. }) => *node,
+            SimEvent::Users(
+                Later::Release { node, .. }
+                | Later::Locations { node, .. }
+                | Later::Put { node, .. },
+            ) => *node,
             SimEvent::Users(Later::Begin { .. })
             | SimEvent::Reroute { .. }
             | SimEvent::CheckSources { .. }

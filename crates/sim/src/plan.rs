@@ -37,6 +37,9 @@ pub(crate) struct Plan {
     /// Whether some clients join a job.
     #[serde(default)]
     pub(crate) has_jobs: bool,
+    /// Whether clients reserve the names of their puts some time before.
+    #[serde(default)]
+    pub(crate) reserves: bool,
     /// End of the plan: no act starts later.
     pub(crate) end: Instant,
 }
@@ -245,6 +248,7 @@ impl Plan {
             objects: Vec::new(),
             acts: Vec::new(),
             has_jobs: false,
+            reserves: false,
             end,
         }
     }

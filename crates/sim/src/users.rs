@@ -64,12 +64,14 @@ pub(crate) struct Object {
     pub(crate) is_failed: bool,
     /// Its client received the confirmation of the put.
     pub(crate) is_made: bool,
+    /// The client that reserved its name.
+    pub(crate) reserved_by: Option<ClientId>,
     /// Another object got its name.
     pub(crate) is_refused: bool,
     /// Possible contents of its copies.
     pub(crate) contents: BTreeSet<Content>,
     /// Whether all nodes had met when it was put.
-    is_agreed: bool,
+    pub(crate) is_agreed: bool,
     /// Whether its node had joined the others when it was put.
     pub(crate) has_joined: bool,
     /// The number of replicas that its node has reported to a client.
@@ -105,6 +107,10 @@ pub(crate) struct PendingRequest {
 
 #[derive(Clone, Debug)]
 pub(crate) enum Purpose {
+    /// A put of the object follows.
+    Reserve {
+        object: usize,
+    },
     Put {
         object: usize,
         tag: Tag,
@@ -190,6 +196,12 @@ pub(crate) enum Later {
         known: Vec<Holding>,
         changes: u32,
     },
+    /// A client puts an object whose name it has reserved.
+    Put {
+        object: usize,
+        node: NodeId,
+        client: ClientId,
+    },
     /// A process starts at the address of one that failed.
     Begin {
         member: Member,
@@ -215,6 +227,7 @@ impl Users {
                 may_end: false,
                 is_failed: false,
                 is_made: false,
+                reserved_by: None,
                 is_refused: false,
                 contents: BTreeSet::new(),
                 is_agreed: false,

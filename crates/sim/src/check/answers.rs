@@ -152,11 +152,24 @@ impl World {
             return Ok(());
         }
         let objects: Vec<usize> = match &pending.purpose {
-            Purpose::Put { object, .. } | Purpose::Create { object, .. } => {
+            Purpose::Reserve { object }
+            | Purpose::Put { object, .. }
+            | Purpose::Create { object, .. } => {
                 let object = &self.users.objects[*object];
                 let rivals = object.id.iter().flat_map(|id| self.users.objects_of(id)).count();
+                // A name that a client has reserved is refused to it only after a deletion or a disagreement, or after
+                // it has used the name for a reduce.
+                let all = object.id.iter().flat_map(|id| self.users.objects_of(id));
+                let mut by_it = all.filter(|other| {
+                    other.reserved_by == object.reserved_by
+                        || matches!(other.spec.make, Make::Reduce { .. })
+                });
+                let is_its_own = object.reserved_by.is_some()
+                    && by_it.nth(1).is_none()
+                    && object.is_agreed
+                    && !(self.users.is_shrunk || object.is_delete_requested);
                 let is_fair = match error {
-                    Error::NameTaken { .. } => rivals > 1,
+                    Error::NameTaken { .. } => rivals > 1 && !is_its_own,
                     Error::StoreFull { .. } => self.is_tight(),
                     Error::NoMemory { .. } => self.plan.slot_failures > 0,
                     _ => false,

@@ -132,7 +132,13 @@ impl World {
                     stuck =
                         Some(format!("{request:?} waits for {id:?}, of which all inputs exist"));
                 }
-                Purpose::Seal { .. } | Purpose::Delete { .. } | Purpose::Reduce { .. } => {
+                Purpose::Get { id, .. } if self.is_abandoned(id) => {
+                    stuck = Some(format!("{request:?} waits for {id:?}, whose client has ended"));
+                }
+                Purpose::Seal { .. }
+                | Purpose::Delete { .. }
+                | Purpose::Reduce { .. }
+                | Purpose::Reserve { .. } => {
                     stuck = Some(format!("{request:?} waits: {:?}", asked.purpose));
                 }
                 Purpose::Put { .. } | Purpose::Create { .. } | Purpose::Replicate { .. }
@@ -152,6 +158,14 @@ impl World {
         }
     }
 
+    /// Whether the only client that was to put an object has ended before, after it had reserved the name.
+    fn is_abandoned(&self, id: &ObjectId) -> bool {
+        let mut made = self.users.objects_of(id);
+        let (Some(object), None) = (made.next(), made.next()) else { return false };
+        let is_over = object.reserved_by.is_some_and(|client| self.users.is_gone(client));
+        is_over && !(object.is_made || object.may_be_gone() || self.users.is_shrunk)
+    }
+
     /// Whether an object is the result of a reduce that can complete: its caller and enough inputs exist, and there is
     /// capacity for everything.
     fn could_be_folded(&self, id: &ObjectId, existing: &BTreeMap<ObjectId, Vec<NodeId>>) -> bool {
@@ -165,8 +179,13 @@ impl World {
             return false;
         }
         let ids = self.ids(inputs);
-        let is_there =
-            |id: &&ObjectId| existing.contains_key(*id) && self.users.objects_of(id).count() == 1;
+        // A reduce does without a name that was deleted while it was reserved, even if the name is put later.
+        let was_released = |id: &ObjectId| self.plan.reserves && self.users.is_delete_requested(id);
+        let is_there = |id: &&ObjectId| {
+            existing.contains_key(*id)
+                && self.users.objects_of(id).count() == 1
+                && !was_released(id)
+        };
         let is_caller_there = object.node.is_some_and(|node| self.staying().contains(&node));
         is_caller_there
             && !(self.is_tight() || object.is_failed || object.may_be_gone())

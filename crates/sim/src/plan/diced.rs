@@ -25,6 +25,7 @@ impl Plan {
             nodes: if dice.chance(10) { dice.between(7, 12) } else { dice.between(1, 6) },
             apart_until: None,
             has_jobs: false,
+            reserves: false,
             config: config(dice),
             slot_failures: if dice.chance(10) { 4 } else { 0 },
             disk: None,
@@ -55,6 +56,7 @@ impl Plan {
         plan.add_disks(dice);
         plan.acts.sort_by_key(|(at, _)| *at);
         plan.limit_small(dice);
+        plan.reserves = dice.chance(25);
         plan
     }
 

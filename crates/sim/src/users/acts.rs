@@ -93,8 +93,22 @@ impl World {
         self.deliver(node, Event::LeaveRequested { timeout_ns: LEAVE_TIMEOUT_NS });
     }
 
+    /// Puts an object. In some clusters its client reserves the name first, and puts it later.
     fn put(&mut self, object: usize, at: u64) {
         let Some((node, client)) = self.client_at(at) else { return };
+        let Some(name) =
+            self.users.objects[object].spec.name.clone().filter(|_| self.plan.reserves)
+        else {
+            return self.put_at(object, node, client);
+        };
+        let (is_agreed, has_joined) = (self.all_have_met(), self.has_joined(node));
+        let known = &mut self.users.objects[object];
+        (known.is_agreed, known.has_joined, known.node) = (is_agreed, has_joined, Some(node));
+        let body = Request::Reserve { name: Some(name) };
+        self.ask(node, client, body, Purpose::Reserve { object }, None);
+    }
+
+    fn put_at(&mut self, object: usize, node: NodeId, client: ClientId) {
         let tag = Tag(self.users.count());
         let (is_agreed, has_joined) = (self.all_have_met(), self.has_joined(node));
         let known = &mut self.users.objects[object];
@@ -162,6 +176,14 @@ impl World {
                 _ => false,
             };
         }
+        let promised = self.users.requests.values().filter(|asked| asked.client == client);
+        let promised = promised.filter_map(|asked| match asked.purpose {
+            Purpose::Reserve { object } => Some(object),
+            _ => None,
+        });
+        for object in promised.collect::<Vec<_>>() {
+            self.users.objects[object].is_failed |= !self.users.objects[object].is_made;
+        }
         for object in created.difference(&sealed) {
             self.users.objects[*object].is_failed = true;
         }
@@ -192,6 +214,13 @@ impl World {
         match later {
             Later::Cancel { request } => self.cancel(request),
             Later::Begin { member } => self.add_host(Some(member)),
+            Later::Put { object, node, client } => {
+                if self.users.is_gone(client) || !self.is_up(node) {
+                    self.users.objects[object].is_failed = true;
+                } else {
+                    self.put_at(object, node, client);
+                }
+            }
             Later::Release { node, client, instance } => {
                 let Some(count) = self.users.reads.get_mut(&(node, instance, client)) else {
                     return;

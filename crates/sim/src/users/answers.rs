@@ -9,7 +9,7 @@ use hoplite_proto::{
 use super::{Later, Purpose, Writer};
 use crate::{
     payload::Content,
-    plan::MICROSECOND,
+    plan::{MICROSECOND, MILLISECOND},
     world::{SimEvent, World},
 };
 
@@ -54,6 +54,12 @@ impl World {
             (Purpose::Put { object, .. }, Reply::Put { id }) => {
                 self.users.objects[object].is_made = true;
                 self.object_known(object, id);
+            }
+            (Purpose::Reserve { object }, Reply::Reserved { .. }) => {
+                self.users.objects[object].reserved_by = Some(client);
+                let later = self.dice.below(500) * MILLISECOND;
+                let put = Later::Put { object, node, client };
+                self.after(later + MICROSECOND, SimEvent::Users(put));
             }
             (Purpose::Create { object, tag }, Reply::Created { id, instance }) => {
                 self.object_known(object, id);
@@ -152,6 +158,10 @@ impl World {
                 if is_taken && known.is_agreed {
                     known.contents.remove(&Content::of(tag));
                 }
+            }
+            Purpose::Reserve { object } => {
+                let known = &mut self.users.objects[object];
+                (known.is_failed, known.is_refused) = (true, is_refused);
             }
             Purpose::Seal { object, .. } | Purpose::Reduce { object } => {
                 self.users.objects[object].is_failed = true;
