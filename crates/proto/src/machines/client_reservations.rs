@@ -1,7 +1,7 @@
 //! Reservations: ids and names that clients receive before their objects exist, so that others can wait for them.
 //!
 //! ```text
-//!   (asked at the owner of a name) --> reserved <--> used (its client makes the object) --> kept (it is complete)
+//!   (requested from its owner)     --> reserved <--> used (its client makes the object) --> kept (it is complete)
 //!                                         |           |
 //!                                         +-----------+--> broken (its client is gone), deleted, or taken by the
 //!                                                          object of another node: its node forgets it
