@@ -3,7 +3,8 @@
 use std::{fmt, path::Path, sync::Arc};
 
 use hoplite_node::{
-    Client as Native, address_of, capability, proto::request::Location as NativeLocation,
+    Client as Native, address_of, capability,
+    proto::{id::Name, request::Location as NativeLocation},
 };
 
 use crate::{
@@ -213,8 +214,10 @@ impl Client {
     /// # Errors
     /// `NameTaken`, `Timeout`, `InvalidArgument`, `NotAllowed`, `NodeDown`.
     pub fn reserve_name(&self, name: impl AsRef<str>) -> Call<'_, Simple<Ref>> {
-        let start = parse(name)
-            .and_then(checks::name)
+        let start = name
+            .as_ref()
+            .parse::<Name>()
+            .map_err(Error::argument)
             .map(|name| move |native: &Native, limit| native.start_reserve(Some(name), limit));
         let finish = |native: &Native, id| Outcome::new(Ref::new(&id), Discard::new(native, &id));
         Call::new(&self.0, Simple::checked(start, finish))

@@ -60,17 +60,7 @@ pub(crate) fn name(py: Python<'_>, text: Option<&str>) -> PyResult<Option<Object
 
 /// Parses a name to reserve.
 pub(crate) fn reservable(py: Python<'_>, text: Option<&str>) -> PyResult<Option<Name>> {
-    match name(py, text)? {
-        None => Ok(None),
-        Some(ObjectId::Named(name)) => Ok(Some(name)),
-        Some(id) => Err(errors::raise(
-            py,
-            "InvalidArgument",
-            format!(
-                "{id} is a generated ref, not a name: reserve a name such as grad/1/17, or no name for a new ref"
-            ),
-        )),
-    }
+    text.map(|text| text.parse().map_err(|error| errors::argument(py, &error))).transpose()
 }
 
 /// Raises `InvalidArgument` if `text` is not a valid name or ref. Callers check before they create anything.

@@ -51,19 +51,6 @@ pub(crate) fn retain(retain: Option<u64>, name: Option<&ObjectId>) -> Result<Opt
     Err(Error::argument(message))
 }
 
-/// Checks that a client can reserve a name.
-pub(crate) fn name(id: ObjectId) -> Result<Name> {
-    match id {
-        ObjectId::Named(name) => Ok(name),
-        ObjectId::Minted { .. } => {
-            let message = format!(
-                "{id} is a generated ref, not a name: reserve a name such as grad/1/17, or no name for a new ref"
-            );
-            Err(Error::argument(message))
-        }
-    }
-}
-
 /// Checks that no object is listed twice.
 pub(crate) fn distinct(ids: &[ObjectId], what: &str) -> Result<()> {
     let mut seen = BTreeSet::new();
