@@ -187,7 +187,7 @@ async fn attend(programs: Arc<Programs>, stream: UnixStream, mut permit: QuotaPe
     let writing = programs.network.tasks.spawn(Task::ReplyWriter, writing);
     let result = session.attend(&stream, &mut permit).await;
     let (has_memory, copies) = (session.has_memory(), session.copies());
-    let number = process_number(&stream);
+    let number = session.process();
     drop(session);
     // Queued frames, such as a refusal, are still sent.
     answers.close();

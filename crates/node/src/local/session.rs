@@ -86,6 +86,11 @@ impl Session {
         self.client
     }
 
+    /// Its process id, if the kernel reports it.
+    pub(super) const fn process(&self) -> Option<u32> {
+        self.process
+    }
+
     /// Its writer id for shared memory.
     const fn writer(&self) -> WriterId {
         WriterId(self.client.0)
