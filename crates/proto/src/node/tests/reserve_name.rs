@@ -126,8 +126,9 @@ fn a_name_that_lives_can_not_be_reserved() {
     cluster.assert_at_rest();
 }
 
-#[test]
-fn readers_learn_at_once_that_the_client_of_a_name_ended() {
+/// Reserves a name at node 1, whose client or node then ends: readers at the `others` get an error that has all `words`,
+/// and the name is free.
+fn assert_readers_learn(end: impl Fn(&mut Cluster), others: &[u64], words: &[&str]) {
     for (first, second) in OWNERS {
         for is_filling in [false, true] {
             let mut cluster = Cluster::new(3);
@@ -138,17 +139,14 @@ fn readers_learn_at_once_that_the_client_of_a_name_ended() {
             if is_filling {
                 assert!(cluster.asks(1, create(&name)).is_ok());
             }
-            cluster.ends(1, 4242);
-            let late = [1, 2, 3].map(|node| cluster.get(node, &named(&name)));
+            end(&mut cluster);
+            let late: Vec<RequestId> =
+                others.iter().map(|node| cluster.get(*node, &named(&name))).collect();
             for request in [before, after].into_iter().chain(late) {
                 let said = lost(cluster.reply(request));
-                assert!(
-                    said.contains("0001 (127.0.0.1:1)") && said.contains("process 4242"),
-                    "{said}"
-                );
+                assert!(words.iter().all(|word| said.contains(word)), "{said}");
             }
-            // The name is free.
-            assert_eq!(cluster.asks(2, reserve(&name)), reserved(&name));
+            assert_eq!(cluster.asks(2, reserve(&name)), reserved(&name), "the name is free");
             let get = cluster.get(3, &named(&name));
             assert!(!cluster.replies.contains_key(&get), "it waits again");
             assert_eq!(cluster.asks(2, put(&name)), Ok(Reply::Put { id: named(&name) }));
@@ -156,6 +154,21 @@ fn readers_learn_at_once_that_the_client_of_a_name_ended() {
             cluster.assert_at_rest();
         }
     }
+}
+
+#[test]
+fn readers_learn_at_once_that_the_client_of_a_name_ended() {
+    let words = ["0001 (127.0.0.1:1)", "process 4242"];
+    assert_readers_learn(|cluster| cluster.ends(1, 4242), &[1, 2, 3], &words);
+}
+
+#[test]
+fn readers_learn_that_the_node_of_a_name_is_gone() {
+    let end = |cluster: &mut Cluster| {
+        cluster.kill(1);
+        cluster.wait(ORPHAN_GRACE_NS);
+    };
+    assert_readers_learn(end, &[2, 3], &["0001 (127.0.0.1:1)", "left or failed"]);
 }
 
 #[test]
@@ -168,37 +181,6 @@ fn a_client_that_closes_gives_its_names_up() {
     assert!(said.contains("0001 (127.0.0.1:1)") && said.contains("closed"), "{said}");
     assert_eq!(cluster.asks(3, put("grad")), Ok(Reply::Put { id: named("grad") }));
     cluster.assert_at_rest();
-}
-
-#[test]
-fn readers_learn_that_the_node_of_a_name_is_gone() {
-    for (first, second) in OWNERS {
-        for is_filling in [false, true] {
-            let mut cluster = Cluster::new(3);
-            let name = cluster.owned_name(first, second, "grad");
-            let before = cluster.get(2, &named(&name));
-            assert_eq!(cluster.asks(1, reserve(&name)), reserved(&name));
-            let after = cluster.get(3, &named(&name));
-            if is_filling {
-                assert!(cluster.asks(1, create(&name)).is_ok());
-            }
-            cluster.kill(1);
-            cluster.wait(ORPHAN_GRACE_NS);
-            let late = [2, 3].map(|node| cluster.get(node, &named(&name)));
-            for request in [before, after].into_iter().chain(late) {
-                let said = lost(cluster.reply(request));
-                assert!(
-                    said.contains("0001 (127.0.0.1:1)") && said.contains("left or failed"),
-                    "{said}"
-                );
-            }
-            assert_eq!(cluster.asks(3, reserve(&name)), reserved(&name));
-            let get = cluster.get(2, &named(&name));
-            assert_eq!(cluster.asks(3, put(&name)), Ok(Reply::Put { id: named(&name) }));
-            got(cluster.reply(get));
-            cluster.assert_at_rest();
-        }
-    }
 }
 
 #[test]
