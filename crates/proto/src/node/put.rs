@@ -75,20 +75,9 @@ impl Node {
         if !self.copies.table().could_hold(meta.size) {
             return Some(Err(self.copies.store_full(meta.size)));
         }
-        let is_result =
-            |id: &&ObjectId| id.minter().is_none() && self.coordinator.maker(id).is_some();
-        if let Some(id) = id.as_ref().filter(is_result) {
-            // The owner may not have received the reservation of the reduce yet.
-            return Some(Err(Error::NameTaken { id: id.clone(), holder: self.world.me() }));
-        }
         let is_reserved =
             id.as_ref().is_some_and(|id| self.client_reservations.has(id, context.client));
-        let id = match self.client_reservations.id_for(
-            context.client,
-            id,
-            &self.directory,
-            &mut self.world,
-        ) {
+        let id = match self.id_for(context.client, id) {
             Ok(id) => id,
             Err(error) => return Some(Err(error)),
         };

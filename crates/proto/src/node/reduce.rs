@@ -74,12 +74,7 @@ impl Node {
         if !said.is_empty() {
             return Some(Err(Error::InvalidArgument(said)));
         }
-        let id = match self.client_reservations.id_for(
-            context.client,
-            id,
-            &self.directory,
-            &mut self.world,
-        ) {
+        let id = match self.id_for(context.client, id) {
             Ok(id) => id,
             Err(error) => return Some(Err(error)),
         };
@@ -106,10 +101,6 @@ impl Node {
             }
             self.take_steps(key, steps);
             return Some(Ok(Reply::Reducing { id }));
-        }
-        if let Some(other) = self.coordinator.maker(&id) {
-            let holder = other.node;
-            return Some(Err(Error::NameTaken { id, holder }));
         }
         self.coordinator.begin(key, reduce, terms);
         self.requests.remember(context, RequestKind::Reservation(key), &self.world);

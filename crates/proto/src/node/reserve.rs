@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use super::Node;
 use crate::{
     error::Error,
-    id::{Instance, Name, NodeId, ObjectId, ReduceId, RequestId},
+    id::{ClientId, Instance, Name, NodeId, ObjectId, ReduceId, RequestId},
     machines::{
         requests::{RequestContext, RequestKind},
         result_reservations::Reservation,
@@ -38,6 +38,21 @@ impl Node {
         }
         self.requests.remember(context, RequestKind::Name(id), &self.world);
         None
+    }
+
+    /// Returns the id of an object that a client is about to make. Refuses a name that a reduce of this node makes: the
+    /// owner may not have received its reservation yet.
+    pub(super) fn id_for(
+        &mut self,
+        client: ClientId,
+        id: Option<ObjectId>,
+    ) -> Result<ObjectId, Error> {
+        let is_result =
+            |id: &ObjectId| id.minter().is_none() && self.coordinator.maker(id).is_some();
+        match id {
+            Some(id) if is_result(&id) => Err(Error::NameTaken { id, holder: self.world.me() }),
+            id => self.client_reservations.id_for(client, id, &self.directory, &mut self.world),
+        }
     }
 
     /// The owner replied to the reservation of a client, or found that another node has got the name.
