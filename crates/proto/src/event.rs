@@ -85,6 +85,8 @@ pub enum Event {
     },
     /// A client canceled a request. It still gets a reply.
     Cancelled {
+        /// The client.
+        client: ClientId,
         /// The request.
         request: RequestId,
     },

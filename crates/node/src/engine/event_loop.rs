@@ -1,7 +1,8 @@
 //! The event loop: the only access to the state machine. It passes events in and executes the resulting actions.
 //!
 //! Quick actions, whose order matters, run before the next event is handled. Slow actions run after the state machine
-//! is released, and report back as events. Does not know how an action is executed.
+//! is released, and report back as events. A thread stays inside for one turn, which is short: then messages are sent
+//! and the timer is set, and a task of the runtime continues. Does not know how an action is executed.
 
 use std::{
     sync::{
@@ -66,6 +67,23 @@ const NEVER: u64 = u64::MAX;
 /// Capacity for actions that is kept afterwards: a membership change may produce very many.
 const ORDERS_KEPT: usize = 1024;
 
+/// Events of a turn, and its duration in nanoseconds: messages to other nodes and the calling thread wait this long.
+const TURN_EVENTS: usize = 256;
+const TURN_NS: u64 = if cfg!(test) { 1_000_000_000_000 } else { 1_000_000 };
+
+/// What a thread has done in the state machine since it came.
+struct Turn {
+    begun: Instant,
+    handled: usize,
+}
+
+impl Turn {
+    /// Whether the thread must leave. It always handles one event.
+    fn is_over(&self, now: Instant) -> bool {
+        self.handled >= TURN_EVENTS || (self.handled > 0 && now.since(self.begun) >= TURN_NS)
+    }
+}
+
 impl<P: Execute> EventLoop<P> {
     /// Creates the event loop of a state machine. `make` creates the executor of its actions, from the handle that
     /// reports events.
@@ -74,7 +92,7 @@ impl<P: Execute> EventLoop<P> {
         tasks: Supervisor,
         make: impl FnOnce(&EventSender) -> P,
     ) -> Arc<Self> {
-        let queue = EventQueue::default();
+        let queue = EventQueue::new();
         let engine = Arc::new_cyclic(|engine: &std::sync::Weak<Self>| {
             let events = EventSender::new(engine.clone(), queue.congested());
             Self {
@@ -95,15 +113,30 @@ impl<P: Execute> EventLoop<P> {
         engine
     }
 
-    /// Handles all queued events, and returns the slow actions.
-    fn pass(&self, event: QueuedEvent) -> Vec<Action> {
-        let mut next = Some(event);
+    /// Handles events for one turn. The calling thread executes slow actions if it `may_wait`.
+    fn take_turn(self: &Arc<Self>, event: Option<QueuedEvent>, may_wait: bool) {
+        for order in self.pass(event) {
+            let engine = self.clone();
+            let work = move || engine.shell.execute_slowly(order);
+            if may_wait {
+                let _ = self.tasks.catch(Task::SlowActions, work);
+            } else {
+                // Allocating memory here would delay transfers on this runtime, or a thread that only releases
+                // something.
+                drop(self.tasks.spawn_blocking(Task::SlowActions, work));
+            }
+        }
+    }
+
+    /// Handles queued events and `next` for one turn, unless another thread does, and returns the slow actions.
+    fn pass(self: &Arc<Self>, mut next: Option<QueuedEvent>) -> Vec<Action> {
         let mut slow = Vec::new();
+        let mut turn = Turn { begun: self.events.now(), handled: 0 };
         while self.tasks.failure().is_none() {
             match self.state.try_lock() {
                 // After a panic the state machine is not used again: its state may be half changed.
                 Ok(mut state) => {
-                    let drain = || self.drain(&mut state, &mut next, &mut slow);
+                    let drain = || self.drain(&mut state, &mut next, &mut turn, &mut slow);
                     let _ = self.tasks.catch(Task::Machine, drain);
                 }
                 // The thread inside checks the queue again after it leaves. Nothing else locks the door.
@@ -115,6 +148,12 @@ impl<P: Execute> EventLoop<P> {
             if lock(&self.queue).is_empty() {
                 return slow;
             }
+            if turn.is_over(self.events.now()) {
+                // If another thread is inside when the task comes, that thread does this in turn.
+                let engine = self.clone();
+                drop(self.tasks.spawn(Task::Machine, async move { engine.take_turn(None, false) }));
+                return slow;
+            }
         }
         // The node has ended: nobody handles these events, or waits for that.
         let dropped = lock(&self.queue).take_all();
@@ -122,19 +161,25 @@ impl<P: Execute> EventLoop<P> {
         slow
     }
 
-    /// Handles all events: those that are queued, and `next` after them.
+    /// Handles events until the turn is over: those that are queued, and `next` after those of its source.
     fn drain(
         &self,
         state: &mut LoopState<P>,
         next: &mut Option<QueuedEvent>,
+        turn: &mut Turn,
         slow: &mut Vec<Action>,
     ) {
         let mut actions = std::mem::take(&mut state.actions);
         loop {
+            let now = self.events.now();
+            if turn.is_over(now) {
+                break;
+            }
             lock(&self.queue).exchange(next);
             let Some(QueuedEvent { event, is_current }) = next.take() else { break };
+            turn.handled += 1;
             if is_current.is_none_or(|is_current| is_current()) {
-                let (now, LoopState { machine, rest, .. }) = (self.events.now(), &mut *state);
+                let LoopState { machine, rest, .. } = &mut *state;
                 self.shell.observe(now, &event, machine, rest);
                 machine.handle(now, event, &mut actions);
                 for action in actions.drain(..) {
@@ -177,17 +222,7 @@ impl<P: Execute> EventLoop<P> {
 
 impl<P: Execute> HandleEvent for EventLoop<P> {
     fn handle(self: Arc<Self>, event: QueuedEvent, may_wait: bool) {
-        for order in self.pass(event) {
-            let engine = self.clone();
-            let work = move || engine.shell.execute_slowly(order);
-            if may_wait {
-                let _ = self.tasks.catch(Task::SlowActions, work);
-            } else {
-                // Allocating memory here would delay transfers on this runtime, or a thread that only releases
-                // something.
-                drop(self.tasks.spawn_blocking(Task::SlowActions, work));
-            }
-        }
+        self.take_turn(Some(event), may_wait);
     }
 }
 

@@ -1,4 +1,4 @@
-//! The queue of events for the state machine, and whether it is too long. Does not know the state machine.
+//! The queue of events for the state machine: which is next, and whether it is too long. Does not know the state machine.
 
 use std::collections::VecDeque;
 
@@ -6,69 +6,117 @@ use hoplite_proto::{message::Message, node::Event, request::Request};
 
 use tokio::sync::watch;
 
-use super::event_sender::QueuedEvent;
+use super::{
+    event_sender::{QueuedEvent, Source},
+    fair_queue::FairQueue,
+};
 
-/// Queued bytes from which on sockets of other nodes and processes are not read, 64 MiB: the state machine needs a
-/// second for them.
+/// Queued bytes of one source from which on its sockets are not read, 64 MiB: the state machine needs a second for
+/// them.
 const BYTES_MAX: usize = if cfg!(test) { 1 << 20 } else { 64 << 20 };
 
 /// Capacity for events that is kept afterwards: a membership change may queue very many.
 const FACTS_KEPT: usize = 1024;
 
-#[derive(Default)]
+/// Events of members that are handled before one of a program that waits.
+const MEMBERS_PER_PROGRAM: usize = 8;
+
 pub(super) struct EventQueue {
-    events: VecDeque<QueuedEvent>,
-    bytes: usize,
-    /// Whether socket readers must wait; and the sender that notifies them.
-    is_congested: bool,
-    congested: watch::Sender<bool>,
+    members: VecDeque<QueuedEvent>,
+    programs: FairQueue<QueuedEvent>,
+    /// Events of members handled since the last one of a program.
+    streak: usize,
+    /// By [`Source`]: the queued bytes, whether socket readers must wait, and the sender that notifies them.
+    bytes: [usize; 2],
+    is_congested: [bool; 2],
+    congested: watch::Sender<[bool; 2]>,
 }
 
 impl EventQueue {
+    pub(super) fn new() -> Self {
+        Self {
+            members: VecDeque::new(),
+            programs: FairQueue::new(),
+            streak: 0,
+            bytes: [0; 2],
+            is_congested: [false; 2],
+            congested: watch::Sender::default(),
+        }
+    }
+
     pub(super) fn push(&mut self, event: QueuedEvent) {
-        self.bytes += cost(&event.event);
-        // Failure detection must not wait behind the events of many rejoining members: they would be declared dead
-        // again.
-        if matches!(event.event, Event::Message { message: Message::Swim(_), .. }) {
-            self.events.push_front(event);
-        } else {
-            self.events.push_back(event);
+        let source = match &event.event {
+            Event::Request { client, .. }
+            | Event::Cancelled { client, .. }
+            | Event::ClientDisconnected { client, .. }
+            | Event::ClientForked { client, .. } => Some(Some(*client)),
+            // A node leaves after the requests that its program sent before.
+            Event::LeaveRequested { .. } => Some(None),
+            _ => None,
+        };
+        let cost = cost(&event.event);
+        match source {
+            Some(client) => {
+                self.bytes[Source::Programs as usize] += cost;
+                self.programs.push(client, event);
+            }
+            None => {
+                self.bytes[Source::Members as usize] += cost;
+                // Failure detection must not wait behind the events of many rejoining members: they would be declared
+                // dead again.
+                if matches!(event.event, Event::Message { message: Message::Swim(_), .. }) {
+                    self.members.push_front(event);
+                } else {
+                    self.members.push_back(event);
+                }
+            }
         }
         self.note_congestion();
     }
 
-    /// Replaces `next` by the first event, and queues it behind the others. Leaves it in place if there are no others.
+    /// Queues `next`, and replaces it by the event whose turn it is. Leaves it in place if there are no others.
     pub(super) fn exchange(&mut self, next: &mut Option<QueuedEvent>) {
         if self.is_empty() {
-            self.events.shrink_to(FACTS_KEPT);
+            self.members.shrink_to(FACTS_KEPT);
             return;
         }
         if let Some(event) = next.take() {
             self.push(event);
         }
-        *next = self.events.pop_front();
-        self.bytes -= next.as_ref().map_or(0, |event| cost(&event.event));
+        let is_members_turn = self.programs.is_empty() || self.streak < MEMBERS_PER_PROGRAM;
+        let source = if is_members_turn && !self.members.is_empty() {
+            self.streak += 1;
+            *next = self.members.pop_front();
+            Source::Members
+        } else {
+            self.streak = 0;
+            *next = self.programs.pop();
+            Source::Programs
+        };
+        self.bytes[source as usize] -= next.as_ref().map_or(0, |event| cost(&event.event));
         self.note_congestion();
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.events.is_empty()
+        self.members.is_empty() && self.programs.is_empty()
     }
 
     /// Removes all events, which are then dropped.
-    pub(super) fn take_all(&mut self) -> VecDeque<QueuedEvent> {
-        self.bytes = 0;
+    pub(super) fn take_all(&mut self) -> Vec<QueuedEvent> {
+        let members = std::mem::take(&mut self.members);
+        let all = members.into_iter().chain(self.programs.take_all()).collect();
+        self.bytes = [0; 2];
         self.note_congestion();
-        std::mem::take(&mut self.events)
+        all
     }
 
-    /// Subscribes to whether socket readers must wait.
-    pub(super) fn congested(&self) -> watch::Receiver<bool> {
+    /// Subscribes to whether socket readers of each source must wait.
+    pub(super) fn congested(&self) -> watch::Receiver<[bool; 2]> {
         self.congested.subscribe()
     }
 
     fn note_congestion(&mut self) {
-        let is_congested = self.bytes > BYTES_MAX;
+        let is_congested = self.bytes.map(|bytes| bytes > BYTES_MAX);
         if is_congested != self.is_congested {
             self.is_congested = is_congested;
             self.congested.send_replace(is_congested);
@@ -91,7 +139,7 @@ fn cost(event: &Event) -> usize {
 #[cfg(test)]
 mod tests {
     use hoplite_proto::{
-        id::{ClientId, RequestId},
+        id::{ClientId, RequestId, ServeId},
         limits::INLINE_BYTES_MAX,
         meta::Meta,
     };
@@ -111,27 +159,83 @@ mod tests {
 
     #[test]
     fn inbox_is_crowded_above_its_byte_limit() {
-        let mut queue = EventQueue::default();
+        let mut queue = EventQueue::new();
         let congested = queue.congested();
         let count = BYTES_MAX / INLINE_BYTES_MAX as usize;
         (0..count - 1).for_each(|_| queue.push(put(INLINE_BYTES_MAX)));
-        assert!(!*congested.borrow());
+        assert_eq!(*congested.borrow(), [false, false]);
         queue.push(put(INLINE_BYTES_MAX));
-        assert!(*congested.borrow());
+        assert_eq!(*congested.borrow(), [false, true], "members are read all the same");
         let mut pop = || {
             let mut next = None;
             queue.exchange(&mut next);
             next
         };
-        assert!(pop().is_some() && !*congested.borrow());
+        assert!(pop().is_some() && !congested.borrow()[1]);
         while pop().is_some() {}
-        assert!(queue.is_empty() && queue.bytes == 0);
+        assert!(queue.is_empty() && queue.bytes[1] == 0);
         // Many events without bytes fit.
         (0..BYTES_MAX / size_of::<QueuedEvent>()).for_each(|_| queue.push(put(0)));
-        assert!(!*congested.borrow());
+        assert!(!congested.borrow()[1]);
         (0..2).for_each(|_| queue.push(put(0)));
-        assert!(*congested.borrow());
+        assert!(congested.borrow()[1]);
         queue.take_all();
-        assert!(queue.is_empty() && !*congested.borrow());
+        assert!(queue.is_empty() && !congested.borrow()[1]);
+    }
+
+    fn program(request: u64) -> QueuedEvent {
+        QueuedEvent {
+            event: Event::Cancelled { client: ClientId(1), request: RequestId(request) },
+            is_current: None,
+        }
+    }
+
+    fn member(serve: u64) -> QueuedEvent {
+        QueuedEvent { event: Event::ServeEnded { serve: ServeId(serve) }, is_current: None }
+    }
+
+    /// Takes all events: which source each has, and its number.
+    fn order(queue: &mut EventQueue) -> Vec<(Source, u64)> {
+        let pop = || {
+            let mut next = None;
+            queue.exchange(&mut next);
+            Some(match next?.event {
+                Event::Cancelled { request, .. } => (Source::Programs, request.0),
+                Event::ServeEnded { serve } => (Source::Members, serve.0),
+                other => panic!("{other:?}"),
+            })
+        };
+        std::iter::from_fn(pop).collect()
+    }
+
+    #[test]
+    fn members_go_before_programs_which_do_not_starve() {
+        let mut queue = EventQueue::new();
+        let count = 2 * MEMBERS_PER_PROGRAM as u64 + 1;
+        (0..count).for_each(|number| queue.push(program(number)));
+        (0..count).for_each(|number| queue.push(member(number)));
+        let order = order(&mut queue);
+        let programs_at: Vec<usize> =
+            (0..order.len()).filter(|&at| order[at].0 == Source::Programs).take(3).collect();
+        let round = MEMBERS_PER_PROGRAM + 1;
+        assert_eq!(programs_at, [round - 1, 2 * round - 1, 2 * round + 1]);
+        for source in [Source::Members, Source::Programs] {
+            let numbers = order.iter().filter(|(of, _)| *of == source).map(|(_, number)| *number);
+            assert!(numbers.eq(0..count), "{source:?}: each once and in order");
+        }
+    }
+
+    #[test]
+    fn next_event_goes_behind_those_of_its_source_only() {
+        let mut queue = EventQueue::new();
+        queue.push(program(0));
+        let mut next = Some(member(0));
+        queue.exchange(&mut next);
+        assert!(matches!(next.take().unwrap().event, Event::ServeEnded { .. }));
+        next = Some(program(1));
+        queue.exchange(&mut next);
+        let first = Event::Cancelled { client: ClientId(1), request: RequestId(0) };
+        assert_eq!(format!("{:?}", next.unwrap().event), format!("{first:?}"));
+        assert_eq!(order(&mut queue), [(Source::Programs, 1)]);
     }
 }

@@ -19,6 +19,15 @@ pub(crate) struct QueuedEvent {
     pub(crate) is_current: Option<IsCurrent>,
 }
 
+/// Who causes an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// Other nodes, the timer, and the node's own tasks.
+    Members,
+    /// Programs of this host.
+    Programs,
+}
+
 type IsCurrent = Box<dyn FnOnce() -> bool + Send>;
 
 /// The event loop, as seen by tasks that report events.
@@ -33,14 +42,17 @@ pub(crate) trait HandleEvent: Send + Sync {
 #[derive(Clone)]
 pub(crate) struct EventSender {
     machine: Weak<dyn HandleEvent>,
-    /// Whether so many events are queued that socket readers must wait.
-    congested: watch::Receiver<bool>,
+    /// For each source, whether so many of its events are queued that its socket readers must wait.
+    congested: watch::Receiver<[bool; 2]>,
     begun: Clock,
     ids: Arc<AtomicU64>,
 }
 
 impl EventSender {
-    pub(crate) fn new(machine: Weak<dyn HandleEvent>, congested: watch::Receiver<bool>) -> Self {
+    pub(crate) fn new(
+        machine: Weak<dyn HandleEvent>,
+        congested: watch::Receiver<[bool; 2]>,
+    ) -> Self {
         Self { machine, congested, begun: Clock::now(), ids: Arc::new(AtomicU64::new(1)) }
     }
 
@@ -65,17 +77,17 @@ impl EventSender {
         }
     }
 
-    /// Whether so many events are queued that socket readers must wait.
-    pub(crate) fn is_congested(&self) -> bool {
-        *self.congested.borrow()
+    /// Whether so many events of a source are queued that its socket readers must wait.
+    pub(crate) fn is_congested(&self, source: Source) -> bool {
+        self.congested.borrow()[source as usize]
     }
 
-    /// Waits until socket readers may report more events. Must not be called by a task or thread that executes an
-    /// action.
-    pub(crate) async fn until_uncongested(&self) {
-        if self.is_congested() {
+    /// Waits until socket readers may report more events of a source. Must not be called by a task or thread that
+    /// executes an action.
+    pub(crate) async fn until_uncongested(&self, source: Source) {
+        if self.is_congested(source) {
             // An error means that the state machine is gone.
-            let _ = self.congested.clone().wait_for(|is_congested| !is_congested).await;
+            let _ = self.congested.clone().wait_for(|congested| !congested[source as usize]).await;
         }
     }
 

@@ -5,6 +5,7 @@
 pub(crate) mod event_loop;
 mod event_queue;
 pub(crate) mod event_sender;
+mod fair_queue;
 pub(crate) mod requests;
 pub(crate) mod supervisor;
 pub(crate) mod task;

@@ -64,9 +64,9 @@ impl Requests {
         self.events.send(Event::Request { client, request, body, deadline: None });
     }
 
-    /// Cancels a request. It still gets a reply.
-    pub(crate) fn cancel(&self, request: RequestId) {
-        self.events.send(Event::Cancelled { request });
+    /// Cancels a request of a client. It still gets a reply.
+    pub(crate) fn cancel(&self, client: ClientId, request: RequestId) {
+        self.events.send(Event::Cancelled { client, request });
     }
 
     /// Passes a reply to the request that waits for it.

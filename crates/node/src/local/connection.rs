@@ -281,7 +281,9 @@ impl Connection {
             _ if self.is_forked() => {}
             Link::Attached(attached) => attached.send(&message),
             Link::Embedded { programs, client } => match message {
-                ToNode::Cancel { request } => programs.requests.cancel(RequestId(request)),
+                ToNode::Cancel { request } => {
+                    programs.requests.cancel(*client, RequestId(request));
+                }
                 ToNode::Notify { body } => programs.requests.notify(*client, body),
                 ToNode::Advanced { instance } => programs.advanced(instance),
                 // The other messages concern memory mapped by another process.

@@ -24,7 +24,11 @@ use super::{
     restricted::{PrivateCopy, Restricted},
 };
 use crate::{
-    engine::requests::Sink, limited::LimitKey, repeats::log_once, store::StoredCopy, sync::lock,
+    engine::{event_sender::Source, requests::Sink},
+    limited::LimitKey,
+    repeats::log_once,
+    store::StoredCopy,
+    sync::lock,
 };
 
 /// An attached process.
@@ -189,7 +193,7 @@ impl Session {
         let (member, is_authenticated) = (identity.member, identity.is_authenticated());
         self.send(FromNode::Welcome { member, is_authenticated }, None);
         while let Some((message, bytes)) = arriving.next(stream).await? {
-            self.programs.events.until_uncongested().await;
+            self.programs.events.until_uncongested(Source::Programs).await;
             self.take(message, bytes)?;
         }
         Ok(())
@@ -215,7 +219,7 @@ impl Session {
             ToNode::Cancel { request } => {
                 let ours = lock(&self.asked).ours(request);
                 if let Some(ours) = ours {
-                    self.programs.requests.cancel(ours);
+                    self.programs.requests.cancel(self.client, ours);
                 }
             }
             ToNode::Notify { body } => {

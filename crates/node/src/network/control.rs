@@ -27,7 +27,11 @@ use tracing::debug;
 use crate::{
     counters::Counters,
     digest,
-    engine::{event_sender::EventSender, supervisor::Supervisor, task::Task},
+    engine::{
+        event_sender::{EventSender, Source},
+        supervisor::Supervisor,
+        task::Task,
+    },
     error::LinkError,
     repeats::log_once,
     sealing::Open,
@@ -177,8 +181,8 @@ impl Connection {
             return Ok(());
         }
         loop {
-            if control.events.is_congested() {
-                control.tasks.block_on(control.events.until_uncongested());
+            if control.events.is_congested(Source::Members) {
+                control.tasks.block_on(control.events.until_uncongested(Source::Members));
             }
             unread.bytes.reserve(READ_BYTES);
             let room = unread.bytes.capacity() - unread.bytes.len();

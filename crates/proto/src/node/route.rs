@@ -9,7 +9,7 @@ impl Node {
             Event::Request { client, request, body, deadline } => {
                 self.handle_request(client, request, body, deadline);
             }
-            Event::Cancelled { request } => self.time_out(request),
+            Event::Cancelled { request, .. } => self.time_out(request),
             Event::ClientDisconnected { client, process } => {
                 self.client_disconnected(client, process);
             }

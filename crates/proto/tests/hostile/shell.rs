@@ -163,7 +163,8 @@ impl Shell {
             11 => {
                 let request = RequestId(1 + choices.below(self.asked.max(1)));
                 if self.open.contains(&request) {
-                    self.tell(Event::Cancelled { request });
+                    let client = ClientId(1 + choices.below(2));
+                    self.tell(Event::Cancelled { client, request });
                 }
             }
             12 => {

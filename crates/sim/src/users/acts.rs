@@ -257,8 +257,8 @@ impl World {
             return;
         }
         pending.is_void = true;
-        let node = pending.node;
-        self.deliver(node, Event::Cancelled { request });
+        let (node, client) = (pending.node, pending.client);
+        self.deliver(node, Event::Cancelled { client, request });
         let is_answered = self.users.requests.get(&request).is_some_and(|asked| asked.is_answered);
         if !is_answered && self.is_up(node) {
             self.fail(format!("{request:?} was canceled and got no reply"));

@@ -21,7 +21,7 @@ use hoplite_proto::{
 use tokio::runtime::Handle;
 
 use super::*;
-use crate::config::NodeConfig;
+use crate::{config::NodeConfig, engine::event_sender::Source};
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -135,6 +135,67 @@ async fn event_reported_during_an_action_is_handled_after_it() {
     assert_eq!(scene.done(), all, "none is nested, and the state machine is released once");
 }
 
+/// Goal: a caller's thread leaves after one turn, messages are sent after each turn, and no event is lost.
+#[tokio::test]
+async fn turn_is_bounded_and_a_task_continues() {
+    const COUNT: u64 = 2 * TURN_EVENTS as u64 + 10;
+    let scene = Scene::new();
+    let events = scene.events().clone();
+    scene.during(move |request| {
+        if request == 1 {
+            (2..=COUNT).for_each(|request| events.send(quick(request)));
+        }
+    });
+    scene.events().send(quick(1));
+    // The task of this runtime has not run yet.
+    let first = scene.done();
+    assert_eq!((first.len(), first.last()), (TURN_EVENTS + 1, Some(&Done::Left)));
+    while !lock(&scene.engine.queue).is_empty() {
+        tokio::task::yield_now().await;
+    }
+    let rest = scene.done();
+    assert_eq!(rest.iter().filter(|done| **done == Done::Left).count(), 2);
+    let replies = first.into_iter().chain(rest).filter(|done| *done != Done::Left);
+    assert!(replies.eq((1..=COUNT).map(Done::Replied)), "each once and in order");
+}
+
+/// Goal: events that many threads report are all handled, whoever is inside when they come.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_event_is_lost_between_turns() {
+    const EACH: u64 = 20 * TURN_EVENTS as u64;
+    let scene = Scene::new();
+    let threads: Vec<_> = (0..3)
+        .map(|thread| {
+            let events = scene.events().clone();
+            let first = 1 + thread * EACH;
+            thread::spawn(move || {
+                (first..first + EACH).for_each(|request| events.send(quick(request)));
+            })
+        })
+        .collect();
+    let answers = scene.answers;
+    let count = move || (0..3 * EACH).all(|_| answers.recv_timeout(SOON).is_ok());
+    assert!(tokio::task::spawn_blocking(count).await.unwrap(), "an event was left in the queue");
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    for thread in 0..3 {
+        let range = 1 + thread * EACH..1 + (thread + 1) * EACH;
+        let done = lock(&scene.engine.shell.done);
+        let theirs = done.iter().filter_map(|done| match done {
+            Done::Replied(request) if range.contains(request) => Some(*request),
+            _ => None,
+        });
+        assert!(theirs.eq(range.clone()), "requests of a thread stay in order");
+    }
+}
+
+#[test]
+fn turn_ends_after_its_time_but_handles_one_event() {
+    let (begun, late) = (Instant(5), Instant(5 + TURN_NS));
+    assert!(!Turn { begun, handled: 0 }.is_over(late));
+    assert!(Turn { begun, handled: 1 }.is_over(late));
+    assert!(!Turn { begun, handled: 1 }.is_over(Instant(late.0 - 1)));
+}
+
 #[tokio::test]
 async fn event_that_no_longer_applies_is_dropped() {
     let scene = Scene::new();
@@ -209,7 +270,7 @@ async fn socket_readers_wait_while_the_queue_is_long() {
         let working = thread::spawn(move || events.send(quick(0)));
         at_work.recv_timeout(SOON).unwrap();
         let mut request = 0;
-        while !scene.events().is_congested() {
+        while !scene.events().is_congested(Source::Programs) {
             request += 1;
             let (meta, bytes) = (Meta::bytes(INLINE_BYTES_MAX), vec![7; 32 << 10].into());
             scene.events().send(asked(
@@ -220,13 +281,13 @@ async fn socket_readers_wait_while_the_queue_is_long() {
             assert!(request < 1000);
         }
         let events = scene.events().clone();
-        let reading = tokio::spawn(async move { events.until_uncongested().await });
+        let reading = tokio::spawn(async move { events.until_uncongested(Source::Programs).await });
         tokio::task::yield_now().await;
         assert!(!reading.is_finished());
         go_on.send(()).unwrap();
         tokio::time::timeout(SOON, reading).await.unwrap().unwrap();
         working.join().unwrap();
-        assert!(!scene.events().is_congested());
+        assert!(!scene.events().is_congested(Source::Programs));
         let replies = scene.done().iter().filter(|done| **done != Done::Left).count() as u64;
         assert_eq!(replies, if ends_by_panic { 0 } else { 1 + request });
     }

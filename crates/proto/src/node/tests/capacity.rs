@@ -56,7 +56,7 @@ fn the_first_request_that_fits_goes_first() {
             3 if !plain.waiting.is_empty() => {
                 let at = dice(plain.waiting.len() as u64) as usize;
                 let (request, _) = plain.waiting.remove(at);
-                cluster.tell(1, Event::Cancelled { request });
+                cluster.tell(1, Event::Cancelled { client: CLIENT, request });
                 assert!(matches!(cluster.reply(request), Err(Error::StoreFull { .. })));
             }
             _ if !there.is_empty() => {

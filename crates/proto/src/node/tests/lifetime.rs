@@ -73,7 +73,7 @@ impl Cluster {
             }
             None => {
                 assert_eq!(id.minter(), None, "a name may be put again, an id may not");
-                self.tell(node, Event::Cancelled { request });
+                self.tell(node, Event::Cancelled { client: CLIENT, request });
                 false
             }
             other => panic!("{other:?}"),
@@ -104,7 +104,7 @@ fn an_object_ends_when_its_time_is_over_and_not_before() {
         let waits = cluster.ask(4, Request::Wait { ids: vec![named("never")], count: 1 });
         cluster.wait(1);
         cluster.assert_gone(&id);
-        cluster.tell(4, Event::Cancelled { request: waits });
+        cluster.tell(4, Event::Cancelled { client: CLIENT, request: waits });
         cluster.assert_at_rest();
     }
 }

@@ -122,8 +122,8 @@ fn one_that_is_taken_back_while_it_waits_holds_up_no_other() {
     cluster.lack_memory(1);
     let create = || Request::Create { id: None, meta: array(LARGE), ttl_ns: None };
     let requests: Vec<RequestId> = (0..4).map(|_| cluster.ask(1, create())).collect();
-    cluster.tell(1, Event::Cancelled { request: requests[0] });
-    cluster.tell(1, Event::Cancelled { request: requests[2] });
+    cluster.tell(1, Event::Cancelled { client: CLIENT, request: requests[0] });
+    cluster.tell(1, Event::Cancelled { client: CLIENT, request: requests[2] });
     cluster.has_memory_again(1);
     for at in [1, 3] {
         assert!(matches!(cluster.reply(requests[at]), Ok(Reply::Created { .. })));

@@ -217,7 +217,7 @@ impl Cluster {
     ) {
         let cancelled = self.ask(node, ask.clone());
         assert!(!self.replies.contains_key(&cancelled), "{ask:?} waits");
-        self.tell(node, Event::Cancelled { request: cancelled });
+        self.tell(node, Event::Cancelled { client: CLIENT, request: cancelled });
         let orphaned = self.ask(node, ask.clone());
         self.tell(node, Event::ClientDisconnected { client: CLIENT, process: None });
         let late = self.ask_until(node, ask.clone(), Some(self.now + SECOND));

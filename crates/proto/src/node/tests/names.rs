@@ -214,7 +214,7 @@ impl Cluster {
     fn assert_ends_while_slow(&mut self, node: u64, ask: &Request) {
         let cancelled = self.ask(node, ask.clone());
         assert!(self.is_open(cancelled));
-        self.tell(node, Event::Cancelled { request: cancelled });
+        self.tell(node, Event::Cancelled { client: CLIENT, request: cancelled });
         let orphaned = self.ask(node, ask.clone());
         self.tell(node, Event::ClientDisconnected { client: CLIENT, process: None });
         let late = self.ask_until(node, ask.clone(), Some(self.now + SECOND));
@@ -236,7 +236,7 @@ fn a_request_for_the_inputs_during_a_reservation_gets_a_reply() {
         let request = cluster.ask(2, reduce(&[&named("never")], &name));
         let list = cluster.ask(2, inputs(&name));
         if is_given_up {
-            cluster.tell(2, Event::Cancelled { request });
+            cluster.tell(2, Event::Cancelled { client: CLIENT, request });
             assert!(matches!(cluster.reply(list), Err(Error::ObjectLost { .. })));
         }
         cluster.catch_up();
@@ -422,7 +422,7 @@ fn a_small_put_canceled_during_its_claim_leaves_nothing() {
     let name = cluster.owned_name(3, 1, "x");
     cluster.slow_down(3);
     let request = cluster.ask(2, put(&name));
-    cluster.tell(2, Event::Cancelled { request });
+    cluster.tell(2, Event::Cancelled { client: CLIENT, request });
     cluster.catch_up();
     cluster.wait(2 * SECOND);
     let until = Some(cluster.now);

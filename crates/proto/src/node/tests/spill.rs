@@ -238,8 +238,8 @@ fn a_reader_that_gives_up_leaves_it_on_disk_and_holds_up_no_other() {
     let explained = cluster.ask(1, Request::Explain { id: ids[1].clone() });
     let Ok(Reply::Explained { lacks, .. }) = cluster.reply(explained) else { panic!() };
     assert_eq!(*lacks, Some((LARGE, 3 * COST)));
-    cluster.tell(1, Event::Cancelled { request: first });
-    cluster.tell(2, Event::Cancelled { request: far });
+    cluster.tell(1, Event::Cancelled { client: CLIENT, request: first });
+    cluster.tell(2, Event::Cancelled { client: CLIENT, request: far });
     cluster.ask(1, Request::Release { instance: views[0] });
     got(cluster.reply(second));
     // The same without memory.
@@ -247,7 +247,7 @@ fn a_reader_that_gives_up_leaves_it_on_disk_and_holds_up_no_other() {
     cluster.ask(1, Request::Release { instance: views[1] });
     let third = cluster.get(1, &ids[2]);
     assert_eq!(cluster.place(1, &ids[2]), Some(Residency::Pending));
-    cluster.tell(1, Event::Cancelled { request: third });
+    cluster.tell(1, Event::Cancelled { client: CLIENT, request: third });
     assert_eq!(cluster.place(1, &ids[2]), DISK);
     cluster.has_memory_again(1);
     cluster.read(1, &ids[2]);

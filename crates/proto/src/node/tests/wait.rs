@@ -132,7 +132,7 @@ fn an_input_of_a_reduce_is_still_listened_to_when_a_wait_for_it_ends() {
     let request = cluster.ask(2, reduce);
     let Ok(Reply::Reducing { id }) = cluster.reply(request).clone() else { panic!() };
     let waiting = cluster.ask(2, wait(&[&input], 1));
-    cluster.tell(2, Event::Cancelled { request: waiting });
+    cluster.tell(2, Event::Cancelled { client: CLIENT, request: waiting });
     cluster.put_small(1, Some("later/1"));
     let request = cluster.get(2, &id);
     got(cluster.reply(request));
