@@ -2,12 +2,16 @@
 //!
 //! Records members by id, address and place. Connections and failure detection are elsewhere.
 
-use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    format,
+};
 use core::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    error::Error,
     id::{NodeId, ObjectId, mix},
     limits::DEPARTED_MAX,
     place::Place,
@@ -138,6 +142,15 @@ impl Members {
     /// Whether `node` is a former member.
     pub fn is_departed(&self, node: NodeId) -> bool {
         self.departed.all.contains(&node)
+    }
+
+    /// The error of an id that a node generated which is not a member: no other node can make its object.
+    pub fn why_unmade(&self, id: &ObjectId) -> Option<Error> {
+        let node = id.minter().filter(|node| !self.contains(*node))?;
+        let detail = format!(
+            "its node {node} is not a member: it has left or failed, or the ref belongs to another cluster"
+        );
+        Some(Error::ObjectLost { id: id.clone(), detail })
     }
 
     /// This node.

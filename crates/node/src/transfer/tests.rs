@@ -73,8 +73,10 @@ impl Scene {
         let machine = Arc::new(Machine(Mutex::new(sender)));
         let weak: Weak<dyn HandleEvent> =
             Arc::downgrade(&(machine.clone() as Arc<dyn HandleEvent>));
-        let (events, tasks) =
-            (EventSender::new(weak, watch::channel([false; 2]).1), Supervisor::new(Handle::current()));
+        let (events, tasks) = (
+            EventSender::new(weak, watch::channel([false; 2]).1),
+            Supervisor::new(Handle::current()),
+        );
         let (counters, limited) = (Arc::<Counters>::default(), Arc::<Limited>::default());
         let key = NodeKey::new().unwrap();
         let member = Member { id: key.id(), address: ([127, 0, 0, 1], 1).into(), place: None };

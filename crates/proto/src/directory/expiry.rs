@@ -2,7 +2,7 @@
 //!
 //! Handles at most one slice at a time, so that other requests are handled in between.
 
-use alloc::{boxed::Box, format, string::String, vec::Vec};
+use alloc::{boxed::Box, format, vec::Vec};
 
 use super::{
     context::Context,
@@ -115,15 +115,10 @@ impl Directory {
             // The minter, the only node that can make the object, may have rejoined meanwhile.
             let can_come = id.minter().is_some_and(|minter| members.contains(minter));
             if entry.live.is_none() && !can_come {
-                let detail = match id.minter() {
-                    Some(node) if !members.contains(node) => {
-                        format!(
-                            "its node {node} is not a member: it has left or failed, or the ref belongs to another cluster"
-                        )
-                    }
-                    _ => String::from("no remaining node has a complete copy"),
-                };
-                let error = Error::ObjectLost { id: id.clone(), detail };
+                let error = members.why_unmade(id).unwrap_or_else(|| {
+                    let detail = "no remaining node has a complete copy".into();
+                    Error::ObjectLost { id: id.clone(), detail }
+                });
                 entry.notify_gone(id, &error, |_| true, context.outbox);
                 entry.notify_location_waiters(id, context.outbox);
                 // Partial copies that receive only from each other never complete. Only the primary owner has the full

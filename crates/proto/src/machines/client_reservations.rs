@@ -161,7 +161,8 @@ impl ClientReservations {
             self.set(&id, client, State::Used);
             return Ok(id);
         }
-        if let Some(error) = directory.why_gone(&id) {
+        // A client that has reconnected may have ids of the node before.
+        if let Some(error) = directory.why_gone(&id).or_else(|| world.members().why_unmade(&id)) {
             return Err(error);
         }
         if !self.has(&id, client) {

@@ -131,8 +131,10 @@ impl Node {
 
     /// Why an object is not the result of a reduce of this node.
     fn no_result(&self, id: &ObjectId) -> Error {
-        // This node generated the ids of its results, so its shard of the directory has their tombstones.
-        self.directory.why_gone(id).unwrap_or_else(|| {
+        // This node generated the ids of its results, so its shard of the directory has their tombstones. A client that
+        // has reconnected may have ids of the node before.
+        let gone = self.directory.why_gone(id).or_else(|| self.world.members().why_unmade(id));
+        gone.unwrap_or_else(|| {
             let said = format!("{id} is not the result of a reduce that was started on this node");
             Error::InvalidArgument(said)
         })

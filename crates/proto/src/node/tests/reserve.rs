@@ -91,6 +91,22 @@ fn a_reservation_fails_when_its_client_ends() {
 }
 
 #[test]
+fn a_put_and_the_inputs_of_an_id_whose_node_is_gone_fail_as_lost() {
+    let mut cluster = Cluster::new(3);
+    let id = promised(&mut cluster, 1);
+    cluster.kill(1);
+    let create = Request::Create { id: Some(id.clone()), meta: array(LARGE), ttl_ns: None };
+    let (inputs, lost) =
+        (Request::Inputs { id: id.clone() }, Request::LostInputs { id: id.clone() });
+    for ask in [put(&id), create, inputs, lost] {
+        let request = cluster.ask(2, ask);
+        let reply = cluster.reply(request);
+        assert!(matches!(reply, Err(Error::ObjectLost { .. })), "{reply:?}");
+    }
+    cluster.assert_at_rest();
+}
+
+#[test]
 fn a_promise_that_is_deleted_can_not_be_kept() {
     let mut cluster = Cluster::new(2);
     let id = promised(&mut cluster, 1);
