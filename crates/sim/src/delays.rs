@@ -52,7 +52,8 @@ const SOURCE: u64 = 0;
 /// The other nodes were later than allowed.
 pub fn disturb_hosts(seed: u64, record: Record, sabotage: Option<Mutation>) -> Result<(), String> {
     mutants::activate(sabotage.and_then(Mutation::node_mutant));
-    let trials = [slow_receiver, lone_receiver, silent_relay, silent_input];
+    let trials =
+        [slow_receiver, slow_receivers_of_a_new_cluster, lone_receiver, silent_relay, silent_input];
     let result = trials.iter().try_for_each(|trial| trial(&mut Dice::new(seed), record));
     mutants::activate(None);
     result
@@ -82,6 +83,40 @@ fn slow_receiver(dice: &mut Dice, record: Record) -> Result<(), String> {
             others.len() + 1
         );
         check(ratio <= ratio_max, format!("broadcast {round} took {ratio:.2} times as long"), how)?;
+    }
+    Ok(())
+}
+
+/// Runs three broadcasts in a cluster that has moved nothing, in which one or two slow receivers send their requests
+/// first.
+fn slow_receivers_of_a_new_cluster(dice: &mut Dice, record: Record) -> Result<(), String> {
+    let lead_ns = dice.pick(&[40, 60, 100]).unwrap_or(0) * MILLISECOND;
+    let times = dice.between(8, 18);
+    let mut rounds = Rounds::new(dice);
+    let slow_count = dice.between(1, 2) as usize;
+    let (slow, others) = rounds.receivers.split_at(slow_count);
+    let (slow, others) = (slow.to_vec(), others.to_vec());
+    for round in 0..3 {
+        let object = rounds.put(round, "object", SOURCE, None);
+        for (number, receiver) in (0..).zip(&slow) {
+            rounds.get(round, number * APART_NS, object, *receiver);
+        }
+        rounds.get_all(round, lead_ns, object, &others);
+    }
+    for receiver in &slow {
+        rounds.fault(0, 0, *receiver, Fault::Slow { times }, 3 * ROUND_NS - SECOND);
+    }
+    // The slow ones use a part of the source's link.
+    let wire_ns = rounds.transfer_ns() * times / (times - slow_count as u64);
+    let all = rounds.receivers.len();
+    let mut world = rounds.new_world(record);
+    for (round, ratio_max) in (0..).zip([1.6, 1.3, 1.3]) {
+        let ratio = (took(&mut world, round, &others)? - lead_ns) as f64 / wire_ns as f64;
+        let how = format!(
+            "{slow_count} of {all} are {times} times slower and send their requests {lead_ns} ns earlier"
+        );
+        let what = format!("broadcast {round} of a new cluster took {ratio:.2} of the wire");
+        check(ratio <= ratio_max, what, how)?;
     }
     Ok(())
 }
@@ -224,10 +259,16 @@ impl Rounds {
         self.at(round, ns, Act::Fault { at, fault, time_ns });
     }
 
-    /// Creates a cluster whose nodes have measured the network, as after some transfers.
-    fn world(self, record: Record) -> World {
+    /// Creates a cluster whose nodes know no rate.
+    fn new_world(self, record: Record) -> World {
         let mut world = World::calm(self.plan, false);
         world.trace = Trace::of(record);
+        world
+    }
+
+    /// Creates a cluster whose nodes have measured the network, as after some transfers.
+    fn world(self, record: Record) -> World {
+        let mut world = self.new_world(record);
         for node in world.staying() {
             world.deliver(node, Event::LinkMeasured { link: LINK, has_bandwidth: true });
         }

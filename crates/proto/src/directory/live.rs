@@ -8,6 +8,7 @@ use super::{
     accounts::{EntryCharge, StoredInline},
     context::{Context, Outbox},
     holder::{Holder, WHOLE},
+    probe::Probe,
     ranking::groups_left,
     speeds::Speeds,
     tree::{Lineage, Tree},
@@ -28,7 +29,7 @@ use crate::{
 };
 
 /// With more than [`super::tree::FEW`] holders, at most this many of each place and load are considered for one reply.
-const LOOKED_AT: usize = 16;
+pub(super) const LOOKED_AT: usize = 16;
 
 #[derive(Debug)]
 pub(super) struct Live {
@@ -43,6 +44,8 @@ pub(super) struct Live {
     pub(super) by_parts: bool,
     /// The nodes that hold or receive it.
     pub(super) tree: Tree,
+    /// The last comparison of two receivers, while no rate is known.
+    pub(super) probe: Option<Box<Probe>>,
     /// Its lifetime; `None` if it lives until it is deleted.
     pub(super) terms: Option<Box<Terms>>,
     /// The charge for this entry; `None` if this node made the object.
@@ -81,6 +84,7 @@ impl Live {
             bytes_requested: false,
             by_parts: false,
             tree: Tree::default(),
+            probe: None,
             terms: None,
             _entry: entry,
             since,
@@ -376,6 +380,9 @@ impl Live {
         (holder.reports, holder.located) = (None, Some(now));
         self.tree.weigh(requester, self.weight(now, requester, None, speeds));
         self.tree.attach(requester, node);
+        if speeds.usual_of(requester).is_none() {
+            self.note_probe(now, requester, node, speeds);
+        }
         if let Some(receiver) = insert_before {
             self.tree.move_soon(receiver, requester);
         }

@@ -36,6 +36,7 @@ mod live;
 mod lookups;
 mod names;
 mod paths;
+mod probe;
 mod ranges;
 mod ranking;
 mod rebalance;

@@ -7,7 +7,8 @@
 //! and keeps its blocks.
 //!
 //! Slow is relative: less than a third of the rate of another branch of the same broadcast. While only one branch has
-//! reported, it is less than a third of the rate at which the receiver usually receives. A transfer that shares a link
+//! reported, it is less than a third of the rate at which the receiver usually receives. If that is unknown, another
+//! receiver is compared with it ([`super::probe`]). A transfer that shares a link
 //! is judged by its fair rate ([`crate::rate::Rate::fair`]), because a shared link proves nothing about a host. A copy
 //! that a client fills or a reduce makes grows at the pace of its maker, so reports of its receivers prove nothing
 //! about nodes.
@@ -19,17 +20,18 @@ use alloc::vec::Vec;
 use super::{
     context::Context,
     holder::Holder,
-    live::{Live, SourceRequest},
+    live::{LOOKED_AT, Live, SourceRequest},
     reports::Report,
     speeds::Speeds,
     state::Directory,
+    tree::Lineage,
 };
 use crate::{
     broadcast::{Choice, SourceSpeed},
     id::{NodeId, ObjectId},
     members::Members,
     message::{Message, RateReport},
-    rate::{SLOW_TIMES, STALL_NS},
+    rate::{Rate, SLOW_TIMES, STALL_NS},
     reduce::cost::Link,
     time::Instant,
 };
@@ -61,6 +63,7 @@ impl Directory {
         let live =
             entry.and_then(|entry| entry.live.as_mut()).filter(|live| live.instance == instance);
         let Some(live) = live.filter(|live| live.tree.source(from) == Some(source)) else { return };
+        let rate = live.without_siblings(now, from, rate);
         let report = Report { at: now, rate, missing, usual };
         live.tree.report(from, report);
         if report.is_stalled() {
@@ -70,9 +73,15 @@ impl Directory {
         if live.grows(from) {
             return;
         }
+        if let Some((node, source)) = live.compare(context, from, &self.speeds) {
+            live.tree.move_now(now, node, source);
+            let id = id.clone();
+            context.outbox.push((node, Message::Redirect { id, instance, source }));
+            return;
+        }
         let slowness = live.reported_slowness(now, from, from, &self.speeds);
         live.tree.weigh(from, live.weight(now, from, slowness, &self.speeds));
-        let others = live.tree.best_rate(now);
+        let others = live.tree.best_rate(now, &self.speeds);
         let Some(typical) = others.or(usual) else { return };
         if others.is_some()
             && let Some(times) = live.remember(now, from, typical, &mut self.speeds)
@@ -125,6 +134,10 @@ impl Live {
     ) -> SourceSpeed {
         let received = self.reported_slowness(now, node, requester, speeds);
         let received = received.unwrap_or_else(|| speeds.received_slowness(now, node));
+        // Others get another source until it is known whether this receiver is slow.
+        let is_unproven =
+            speeds.usual_of(requester).is_none() && self.unproven_rate(now, node, speeds).is_some();
+        let received = if is_unproven { received.max(SLOW_TIMES) } else { received };
         let slowness = received.max(speeds.sent_slowness(now, node));
         SourceSpeed { slowness, is_stalled: speeds.is_stalled(now, node) }
     }
@@ -144,7 +157,7 @@ impl Live {
         let of_last = || holder.left().last().map(|left| (Some(left.node), left.report));
         let (left, report) = of_this.or_else(of_last).filter(|(_, report)| !report.is_stalled())?;
         // While there is one branch: the usual rate of the receiver, the owner or the requester.
-        let others = self.tree.best_rate(now);
+        let others = self.tree.best_rate(now, speeds);
         let typical = others.or(report.usual.max(speeds.usual_of(requester)))?;
         if self.grows(node) || left.is_some_and(|left| !self.is_well(now, left, typical)) {
             return None;
@@ -153,6 +166,20 @@ impl Live {
         // The usual rate of a slow node is slow too: only other branches show that it is no longer slow.
         let known = others.is_none().then(|| speeds.received_slowness(now, node));
         Some(times.max(known.unwrap_or(1)))
+    }
+
+    /// The rate of a transfer. If another branch gets much more from the same root, other transfers of the root don't
+    /// make this one slow.
+    fn without_siblings(&mut self, now: Instant, node: NodeId, rate: Rate) -> Rate {
+        let Some(Lineage { root, branch, .. }) = self.tree.lineage(node) else { return rate };
+        let branches = || self.tree.receivers(root).take(LOOKED_AT);
+        let is_far_below = |report: Report| {
+            rate.bytes_per_second.saturating_mul(SLOW_TIMES) < report.rate.bytes_per_second
+        };
+        let mut others = branches().filter(|(other, _)| Some(*other) != branch);
+        let is_alone = usize::from(rate.shares) <= branches().count()
+            && others.any(|(_, other)| other.fresh(now).is_some_and(is_far_below));
+        if is_alone { Rate { shares: 1, ..rate } } else { rate }
     }
 
     /// Whether a node's bytes come from a copy that still grows at its root, or from nowhere.

@@ -99,13 +99,78 @@ fn a_requester_gets_no_source_that_reports_to_be_slow() {
 /// Goal: an owner that has received nothing yet, or is slow itself, learns from the requester which nodes are slow.
 #[test]
 fn the_usual_rate_of_a_requester_reveals_a_slow_relay() {
-    for (usual, sender) in [(Some(WELL), 3), (Some(2 * SLOW), 2), (None, 2)] {
+    for (usual, sender) in [(Some(WELL), 3), (Some(2 * SLOW), 2)] {
         let (mut owner, id) = chain(&[2]);
         owner.waits(50 * MS);
         assert_eq!(reports(&mut owner, &id, (2, 3), SLOW, None), None);
         let outbox = requests(&mut owner, 4, &id, ReceiveRate { slowness: 1, usual });
         assert_eq!(sent_to(&outbox, 4), Some(sender), "{usual:?}");
     }
+}
+
+/// Goal: in a cluster that has moved nothing, a slow first receiver delays only itself.
+#[test]
+fn a_receiver_about_which_nothing_is_known_is_compared_with_the_next() {
+    let (mut owner, id) = chain(&[2]);
+    owner.waits(50 * MS);
+    reports(&mut owner, &id, (2, 3), SLOW, None);
+    assert_eq!(joins(&mut owner, &id, 4), 3, "beside it");
+    assert_eq!(joins(&mut owner, &id, 5), 4, "only one is compared with it");
+    owner.waits(50 * MS);
+    assert_eq!(reports(&mut owner, &id, (4, 3), WELL, None), None);
+    assert_eq!(joins(&mut owner, &id, 6), 5, "the slow one stays a leaf");
+}
+
+#[test]
+fn a_receiver_behind_one_about_which_nothing_is_known_is_compared_with_it() {
+    let (mut owner, id) = chain(&[2, 4, 5]);
+    owner.waits(50 * MS);
+    assert_eq!(reports(&mut owner, &id, (2, 3), SLOW, None), None);
+    assert_eq!(reports(&mut owner, &id, (5, 4), SLOW, None), Some(3));
+    assert_eq!(reports(&mut owner, &id, (4, 2), SLOW, None), None, "only one is");
+}
+
+#[test]
+fn a_compared_receiver_goes_behind_the_first_if_the_root_s_link_is_full() {
+    let (mut owner, id) = chain(&[2]);
+    owner.waits(50 * MS);
+    reports(&mut owner, &id, (2, 3), WELL, None);
+    assert_eq!(joins(&mut owner, &id, 4), 3);
+    owner.waits(50 * MS);
+    reports(&mut owner, &id, (2, 3), WELL / 2, None);
+    assert_eq!(reports(&mut owner, &id, (4, 3), WELL / 2, None), Some(2));
+    owner.waits(50 * MS);
+    assert_eq!(reports(&mut owner, &id, (4, 2), WELL, None), None);
+    assert_eq!(joins(&mut owner, &id, 5), 4, "nothing is compared again");
+}
+
+/// Goal: two slow receivers that come first delay no other.
+#[test]
+fn two_receivers_that_leave_the_root_s_link_free_are_compared_with_a_third() {
+    let (mut owner, id) = chain(&[2]);
+    owner.waits(50 * MS);
+    reports(&mut owner, &id, (2, 3), SLOW, None);
+    assert_eq!(joins(&mut owner, &id, 4), 3);
+    assert_eq!(joins(&mut owner, &id, 5), 4);
+    owner.waits(70 * MS);
+    reports(&mut owner, &id, (2, 3), SLOW, None);
+    assert_eq!(reports(&mut owner, &id, (4, 3), SLOW, None), None);
+    assert_eq!(reports(&mut owner, &id, (5, 4), SLOW, None), Some(3));
+}
+
+/// Goal: slow nodes do not show each other to be healthy.
+#[test]
+fn two_slow_branches_prove_nothing_about_each_other() {
+    let (mut owner, id) = chain(&[]);
+    for receiver in [2, 4] {
+        requests(&mut owner, receiver, &id, ReceiveRate { slowness: 10, usual: None });
+        owner.receives(receiver, announced(&id, instance(3, 1), false, fed_by(3)));
+    }
+    owner.waits(50 * MS);
+    for receiver in [2, 4, 2] {
+        reports(&mut owner, &id, (receiver, 3), SLOW, Some(SLOW));
+    }
+    assert_eq!(joins(&mut owner, &id, 5), 3, "they are still slow");
 }
 
 #[test]
@@ -205,7 +270,7 @@ fn no_receiver_is_moved_between_equal_nodes() {
     for _ in 0..5 {
         owner.waits(100 * MS);
         for link in [(2, 3), (4, 2), (5, 4)] {
-            assert_eq!(reports(&mut owner, &id, link, WELL, None), None);
+            assert_eq!(reports(&mut owner, &id, link, WELL, Some(WELL)), None);
         }
     }
 }

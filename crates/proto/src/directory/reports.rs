@@ -106,9 +106,11 @@ impl Branches {
         self.0.retain(|best| best.branch != node && best.receiver != node);
     }
 
-    /// The best reported rate, if at least two branches have reported.
-    pub(super) fn best(&self, now: Instant) -> Option<u64> {
-        let fresh = self.0.iter().filter(|best| best.report.is_fresh(now)).map(Best::rate);
-        fresh.clone().nth(1).and(fresh.max())
+    /// The best reported rate, if at least two branches have reported, and not only those of receivers that
+    /// `is_slow`: slow nodes prove nothing about each other.
+    pub(super) fn best(&self, now: Instant, is_slow: impl Fn(NodeId) -> bool) -> Option<u64> {
+        let fresh = || self.0.iter().filter(|best| best.report.is_fresh(now));
+        let is_telling = fresh().count() > 1 && !fresh().all(|best| is_slow(best.branch));
+        fresh().map(Best::rate).max().filter(|_| is_telling)
     }
 }

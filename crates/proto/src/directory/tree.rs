@@ -19,6 +19,7 @@ use super::{
     paths::{NONE, Paths, RootPath},
     ranking::{Rank, Ranking},
     reports::{Branches, FormerSource, Report},
+    speeds::Speeds,
 };
 use crate::{id::NodeId, members::Members, place::Place, time::Instant};
 
@@ -323,9 +324,10 @@ impl Tree {
         due.into_iter().filter(is_due).map(|(_, node)| node).collect()
     }
 
-    /// The best reported rate, if at least two branches have reported.
-    pub(super) fn best_rate(&self, now: Instant) -> Option<u64> {
-        self.traffic.as_ref()?.branches.best(now)
+    /// The best reported rate, if at least two branches have reported, and not only slow ones.
+    pub(super) fn best_rate(&self, now: Instant, speeds: &Speeds) -> Option<u64> {
+        let is_slow = |node| speeds.received_slowness(now, node) > 1;
+        self.traffic.as_ref()?.branches.best(now, is_slow)
     }
 
     /// Moves a receiver to another source at once; it keeps its blocks. Returns false if that would be a circle.
