@@ -136,8 +136,8 @@ pub const CORRUPT_BLOCKS_MAX: u32 = 3;
 
 /// Time in which an owner must acknowledge a request before the backup owner gets it: 1 s.
 ///
-/// A broken connection reveals a dead owner; this timeout is for an unresponsive one. On a busy machine with two cores,
-/// 200 ms expired often. A backup owner does not know which sources the primary owner assigned, and sends all
+/// A broken connection reveals a dead owner, and [`crate::machines::reply_timeouts`] an unresponsive one. This timeout
+/// is for an owner that sends other messages. On a busy machine with two cores, 200 ms expired often. A backup owner does not know which sources the primary owner assigned, and sends all
 /// requesters to the original source.
 pub const OWNER_TIMEOUT_NS: u64 = 1_000_000_000;
 

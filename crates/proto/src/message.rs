@@ -528,6 +528,22 @@ impl Message {
         }
     }
 
+    /// Whether the receiver replies at once: a later reply shows that it is unresponsive, or cannot be reached.
+    pub const fn expects_reply(&self) -> bool {
+        matches!(
+            self,
+            Self::Swim(SwimMessage::Ping { .. })
+                | Self::Announce(Announce { claim: true, .. })
+                | Self::Reserve { .. }
+                | Self::Locate { .. }
+                | Self::LocateRange { .. }
+                | Self::Watch { .. }
+                | Self::Locations { .. }
+                | Self::Latest { .. }
+                | Self::OlderVersions { .. }
+        )
+    }
+
     /// Whether nothing waits for the effect of this message. It can be sent a moment later, with the next message to
     /// the same node.
     pub const fn can_wait(&self) -> bool {

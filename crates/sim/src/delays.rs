@@ -8,7 +8,8 @@
 use std::fmt::Display;
 
 use hoplite_proto::{
-    id::NodeId,
+    id::{Name, NodeId, ObjectId},
+    members::{Member, Members},
     meta::{Dtype, Meta},
     mutants,
     node::{Config, Event},
@@ -27,6 +28,9 @@ use crate::{
 /// Maximum delay of the others' object if a relay becomes unresponsive. A sum with an unresponsive input restarts
 /// within this time, and then takes its usual time.
 const SILENCE_COSTS_NS_MAX: u64 = 600 * MILLISECOND;
+
+/// Maximum delay of a broadcast and of a first-k sum if the owner of their names becomes unresponsive.
+const SILENT_OWNER_COSTS_NS_MAX: u64 = 250 * MILLISECOND;
 
 /// Maximum slowdown of a broadcast if a slow receiver sends its request just before the others, or after the first of
 /// them. It may get an idle relay as its source, while the others receive from the original source in two branches.
@@ -52,8 +56,14 @@ const SOURCE: u64 = 0;
 /// The other nodes were later than allowed.
 pub fn disturb_hosts(seed: u64, record: Record, sabotage: Option<Mutation>) -> Result<(), String> {
     mutants::activate(sabotage.and_then(Mutation::node_mutant));
-    let trials =
-        [slow_receiver, slow_receivers_of_a_new_cluster, lone_receiver, silent_relay, silent_input];
+    let trials = [
+        slow_receiver,
+        slow_receivers_of_a_new_cluster,
+        lone_receiver,
+        silent_relay,
+        silent_input,
+        silent_owner,
+    ];
     let result = trials.iter().try_for_each(|trial| trial(&mut Dice::new(seed), record));
     mutants::activate(None);
     result
@@ -184,6 +194,44 @@ fn silent_input(dice: &mut Dice, record: Record) -> Result<(), String> {
     check(is_soon, what, how)
 }
 
+/// Runs a broadcast and a first-k sum of objects whose owner becomes unresponsive, and which is neither an input nor a
+/// reader.
+fn silent_owner(dice: &mut Dice, record: Record) -> Result<(), String> {
+    let mut rounds = Rounds::new(dice);
+    // Acts choose from the nodes that are not frozen, by their order: the last one changes no other choice.
+    let silent = rounds.plan.nodes - 1;
+    rounds.receivers.retain(|node| *node != silent);
+    let others = rounds.receivers.clone();
+    let count = dice.between(2, others.len() as u64) as usize;
+    for round in [0, 1] {
+        let object = rounds.put_owned(round, "object", SOURCE, silent);
+        rounds.get_all(round, 0, object, &others);
+    }
+    for round in [2, 3] {
+        let put = |node: &u64| rounds.put_owned(round, &format!("input{node}"), *node, silent);
+        let inputs: Vec<usize> = others.iter().map(put).collect();
+        let make = Make::Reduce { count, inputs, timeout_ns: None, cancel_ns: None };
+        let result = rounds.add(round, "sum", make);
+        rounds.plan.objects[result].name = None;
+        rounds.at(round, 0, Act::Make { object: result, at: SOURCE });
+        rounds.get(round, 0, result, SOURCE);
+    }
+    let fault = silence(dice);
+    for round in [1, 3] {
+        rounds.fault(round, 0, silent, fault, SILENCE_NS);
+    }
+    let mut world = rounds.world(record);
+    for (round, nodes) in [(0, others.as_slice()), (2, &[SOURCE])] {
+        let undisturbed_ns = took(&mut world, round, nodes)?;
+        let took_ns = took(&mut world, round + 1, nodes)?;
+        let how = format!("{fault:?} of the owner of the names, beside {} others", others.len());
+        let is_soon = took_ns <= undisturbed_ns + SILENT_OWNER_COSTS_NS_MAX;
+        let what = format!("round {} took {took_ns} ns instead of {undisturbed_ns}", round + 1);
+        check(is_soon, what, how)?;
+    }
+    Ok(())
+}
+
 fn silence(dice: &mut Dice) -> Fault {
     if dice.chance(50) { Fault::Freeze } else { Fault::Off }
 }
@@ -238,6 +286,28 @@ impl Rounds {
         let when = after_ns.map_or(begin_of(round).before(SECOND), |ns| begin_of(round) + ns);
         self.plan.acts.push((when, Act::Make { object, at: node }));
         object
+    }
+
+    /// Adds an object that a node puts before a round, and whose primary owner is `owner`.
+    fn put_owned(&mut self, round: u64, what: &str, node: u64, owner: u64) -> usize {
+        let object = self.put(round, what, node, None);
+        self.plan.objects[object].name = Some(self.name_owned_by(owner, round, what));
+        object
+    }
+
+    fn name_owned_by(&self, owner: u64, round: u64, what: &str) -> Name {
+        let member = |number: u64| {
+            let address = std::net::SocketAddr::from(([10, 0, 0, 1], 1));
+            Member { id: NodeId(number + 1), address, place: None }
+        };
+        let mut members = Members::new(member(0));
+        (1..self.plan.nodes).for_each(|number| assert!(members.insert(member(number))));
+        let names = (0..).map(|prefix| format!("{what}-{round}-{prefix}/1"));
+        let mut names = names.map(|name| name.parse::<Name>().expect("a name"));
+        let owns = |name: &Name| {
+            members.owners(&ObjectId::Named(name.clone())).primary == NodeId(owner + 1)
+        };
+        names.find(owns).expect("every node owns some names")
     }
 
     fn get(&mut self, round: u64, ns: u64, object: usize, at: u64) {

@@ -58,6 +58,6 @@ pub use self::{
     context::{Context, Outbox},
     entries::Slice,
     handle::Handled,
-    names::prefix_owner,
+    names::prefix_owners,
     state::Directory,
 };

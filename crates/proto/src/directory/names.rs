@@ -16,7 +16,7 @@ use crate::{
     error::Error,
     id::{Instance, Name, NodeId, ObjectId, RequestId},
     limits::{LATEST_MAX, limit_name},
-    members::Members,
+    members::{Members, Owners},
     message::Message,
 };
 
@@ -174,9 +174,9 @@ impl Directory {
     }
 }
 
-/// Returns the owner of all names that begin with `prefix` and end in a number.
-pub fn prefix_owner(prefix: &str, members: &Members) -> Option<NodeId> {
-    // Every such name has the same text before its last slash, and therefore the same owner.
+/// Returns the owners of all names that begin with `prefix` and end in a number.
+pub fn prefix_owners(prefix: &str, members: &Members) -> Option<Owners> {
+    // Every such name has the same text before its last slash, and therefore the same owners.
     let any: ObjectId = format!("{prefix}0").parse().ok()?;
-    Some(members.owners(&any).primary)
+    Some(members.owners(&any))
 }

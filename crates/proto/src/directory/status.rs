@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use super::{
     entry::Subscribers,
-    names::prefix_owner,
+    names::prefix_owners,
     state::{Directory, LatestWaiter},
 };
 use crate::{
@@ -63,8 +63,10 @@ impl Directory {
             let listening = subscribers.watchers.len() + subscribers.locators.len();
             if owners.contains(members.me()) { waiting + listening } else { 0 }
         };
-        let is_mine =
-            |waiter: &&LatestWaiter| prefix_owner(&waiter.prefix, members) == Some(members.me());
+        let is_mine = |waiter: &&LatestWaiter| {
+            prefix_owners(&waiter.prefix, members)
+                .is_some_and(|owners| owners.primary == members.me())
+        };
         let latest = self.latest.iter().filter(is_mine).count();
         let asked = self.entries.iter().filter_map(|(id, entry)| Some((id, entry.subscribers()?)));
         latest + asked.map(of).sum::<usize>()

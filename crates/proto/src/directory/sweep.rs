@@ -13,7 +13,7 @@
 use alloc::{boxed::Box, format, sync::Arc, vec::Vec};
 
 use super::{
-    context::Context, entries::EntryChange, entry::Reserved, live::Live, names::prefix_owner,
+    context::Context, entries::EntryChange, entry::Reserved, live::Live, names::prefix_owners,
     state::Directory,
 };
 use crate::{
@@ -48,7 +48,7 @@ impl Directory {
         self.leases.members_changed(context, self.stray_ns);
         let me = members.me();
         self.latest.retain(|waiter| {
-            prefix_owner(&waiter.prefix, members).is_some_and(|owner| owner == me)
+            prefix_owners(&waiter.prefix, members).is_some_and(|owners| owners.primary == me)
         });
         self.work_off(context);
     }

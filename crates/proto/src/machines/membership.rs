@@ -129,6 +129,7 @@ impl Membership {
             return None;
         }
         self.unmet.remove(&member.id);
+        world.responded(member.id);
         let before = world.members().clone();
         if world.members_mut().insert(member) {
             world.act(Action::AddPeer(member));
@@ -240,6 +241,7 @@ impl Membership {
             return None;
         }
         self.unmet.remove(&node);
+        world.responded(node);
         let (has_left, process_ended) =
             (matches!(cause, DepartureReason::Left), cause.process_ended());
         world.act(Action::DropPeer { node, has_left });

@@ -6,6 +6,7 @@
 //! |---|---|
 //! | [`world`] | members, time, settings; the actions and messages that the current event causes |
 //! | [`membership`] | who is a member; the failure detector, reconnects to lost members |
+//! | [`reply_timeouts`] | members that have not replied to a request for too long |
 //! | [`requests`], [`watches`] | requests of clients; objects that this node watches at their owners |
 //! | [`copies`] | local copies: admission, memory, eviction, spilling to disk and back |
 //! | [`pending_puts`], [`client_reservations`] | objects that clients make; reserved ids |
@@ -37,6 +38,7 @@ pub(crate) mod readers;
 pub(crate) mod reannouncements;
 pub(crate) mod replica_set;
 pub(crate) mod replicas;
+pub(crate) mod reply_timeouts;
 pub(crate) mod requests;
 pub(crate) mod result_reservations;
 pub(crate) mod ring_results;

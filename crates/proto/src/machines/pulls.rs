@@ -133,6 +133,21 @@ impl Pulls {
         })
     }
 
+    /// Objects that this node has requested from an owner and that are not located yet.
+    pub(crate) fn locating(&self) -> Vec<ObjectId> {
+        let is_locating = |pull: &Pull| matches!(pull.phase, PullPhase::Locating { .. });
+        self.all.iter().filter(|(_, pull)| is_locating(pull)).map(|(id, _)| id.clone()).collect()
+    }
+
+    /// Records that the backup owner gets the request too.
+    pub(crate) fn backup_requested(&mut self, id: &ObjectId) {
+        self.all.update(id, |pull| {
+            if let PullPhase::Locating { backup_at } = &mut pull.phase {
+                *backup_at = None;
+            }
+        });
+    }
+
     /// Records that an owner has located the object.
     pub(crate) fn saw(&mut self, id: &ObjectId) {
         self.all.update(id, |pull| pull.seen = true);
@@ -209,12 +224,9 @@ impl Pulls {
     }
 
     /// Returns why a pull is due.
-    pub(crate) fn overdue(&mut self, id: &ObjectId) -> Option<PullTimeout> {
-        self.all.update(id, |pull| match &mut pull.phase {
-            PullPhase::Locating { backup_at } => {
-                *backup_at = None;
-                PullTimeout::Reply
-            }
+    pub(crate) fn overdue(&self, id: &ObjectId) -> Option<PullTimeout> {
+        self.all.get(id).map(|pull| match &pull.phase {
+            PullPhase::Locating { .. } => PullTimeout::Reply,
             PullPhase::Receiving { .. } => PullTimeout::Stalled,
             PullPhase::Located(_) | PullPhase::Backoff { .. } => PullTimeout::Backoff,
         })

@@ -192,6 +192,14 @@ impl RangeReads {
         query.flatten()
     }
 
+    /// The requests to an owner for a source.
+    pub(crate) fn locating_at(&self, owner: NodeId) -> Vec<RequestId> {
+        let is_there = |read: &RangeRead| {
+            matches!(read.phase, RangePhase::Locating { .. }) && read.owner == Some(owner)
+        };
+        self.all.iter().filter(|(_, read)| is_there(read)).map(|(request, _)| *request).collect()
+    }
+
     /// Begins to receive from a source. `None` if no request to an owner is open.
     pub(crate) fn receive(&mut self, request: RequestId, source: NodeId) -> Option<RangeCopy> {
         let copy = self.all.update(&request, |read| {

@@ -1,7 +1,7 @@
 //! Watches: objects whose owners notify this node now and at each change, and the listeners of each.
 //!
-//! If the primary owner does not reply, because a partition separates it from this node only, the backup owner gets
-//! the request too. If the object is lost, or is at a node that is not a member here, the request is sent again later,
+//! If the primary owner does not reply, for example because a partition separates it from this node only, the backup
+//! owner gets the request too. If the object is lost, or is at a node that is not a member here, the request is sent again later,
 //! because one owner may not know yet what happened to it. Does not know what follows from a reply.
 
 use alloc::{
@@ -102,10 +102,23 @@ impl Watches {
 
     fn ask(&mut self, id: &ObjectId, world: &mut World) {
         let owners = world.members().owners(id);
-        if owners.primary != world.me() && owners.backup.is_some() {
+        world.send(owners.primary, self.watch(id));
+        if let Some(backup) = world.standby(id) {
+            world.send(backup, self.watch(id));
+        } else if owners.primary != world.me() && owners.backup.is_some() {
             self.unanswered.insert(world.now() + OWNER_TIMEOUT_NS, id.clone());
         }
-        world.send(owners.primary, self.watch(id));
+    }
+
+    /// Repeats the watch requests to the backup owner, because the primary owner is unresponsive.
+    pub(crate) fn primary_unresponsive(&mut self, primary: NodeId, world: &mut World) {
+        for id in self.listeners.keys().cloned().collect::<Vec<ObjectId>>() {
+            let owners = world.members().owners(&id);
+            if let Some(backup) = owners.backup.filter(|_| owners.primary == primary) {
+                self.unanswered.remove(&id);
+                world.send(backup, self.watch(&id));
+            }
+        }
     }
 
     /// Removes a listener. After the last one the owners are notified.

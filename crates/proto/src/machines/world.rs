@@ -1,4 +1,5 @@
-//! State and output that all machines of a node share: members, time, settings, and the actions of the current event.
+//! State and output that all machines of a node share: members and whether they reply, time, settings, and the actions
+//! of the current event.
 //!
 //! Knows no object, copy or request.
 
@@ -8,6 +9,7 @@ use crate::{
     error::Error,
     event::{Action, Config, LimitSubject, LogEvent},
     id::{ClientId, Instance, NodeId, ObjectId, RequestId},
+    machines::reply_timeouts::{ReplyTimeouts, reply_timeout_ns},
     members::{Member, Members},
     message::Message,
     reduce::cost::Link,
@@ -19,6 +21,7 @@ use crate::{
 pub(crate) struct World {
     me: Member,
     members: Members,
+    reply_timeouts: ReplyTimeouts,
     /// When the current event arrived.
     now: Instant,
     config: Config,
@@ -34,6 +37,7 @@ impl World {
         Self {
             me,
             members: Members::new(me),
+            reply_timeouts: ReplyTimeouts::default(),
             now: Instant::default(),
             config,
             next_serial: 0,
@@ -113,6 +117,9 @@ impl World {
         if to == self.me() {
             self.loopback.push_back(message);
         } else if self.members.contains(to) {
+            if message.expects_reply() {
+                self.reply_timeouts.requested(to, self.now, reply_timeout_ns(self.config.link));
+            }
             self.act(Action::Send { to, message });
         }
     }
@@ -127,6 +134,36 @@ impl World {
         for (to, message) in mail {
             self.send(to, message);
         }
+    }
+
+    /// When the reply of a member is late.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.reply_timeouts.deadline()
+    }
+
+    /// Records a message of a member, or that it is no member any more.
+    pub(crate) fn responded(&mut self, from: NodeId) {
+        self.reply_timeouts.responded(from);
+    }
+
+    /// The members whose replies are late now: for the first time, or again.
+    pub(crate) fn expire(&mut self) -> Vec<NodeId> {
+        self.reply_timeouts.expire(self.now, reply_timeout_ns(self.config.link))
+    }
+
+    pub(crate) fn is_unresponsive(&self, node: NodeId) -> bool {
+        self.reply_timeouts.is_unresponsive(node)
+    }
+
+    /// The owner that gets requests for an object too, because the primary owner is unresponsive.
+    pub(crate) fn standby(&self, id: &ObjectId) -> Option<NodeId> {
+        let owners = self.members.owners(id);
+        owners.backup.filter(|_| self.is_unresponsive(owners.primary))
+    }
+
+    /// The owner of an object that is not `owner`.
+    pub(crate) fn other_owner(&self, id: &ObjectId, owner: NodeId) -> Option<NodeId> {
+        self.members.owners(id).iter().find(|other| *other != owner)
     }
 
     /// Removes and returns the next message of this node to itself.

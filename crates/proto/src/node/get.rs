@@ -67,8 +67,31 @@ impl Node {
         let backup_at = (!is_here).then(|| self.world.now() + OWNER_TIMEOUT_NS);
         let Some((avoid, not_here)) = self.pulls.begin_locate(id, backup_at) else { return };
         let receives = self.pulls.receives(self.world.now());
-        let (id, seen) = (id.clone(), self.pulls.has_seen(id));
-        self.world.send(owner, Message::Locate { id, avoid, not_here, receives, seen });
+        let seen = self.pulls.has_seen(id);
+        let locate = Message::Locate { id: id.clone(), avoid, not_here, receives, seen };
+        self.world.send(owner, locate);
+        if let Some(backup) = self.world.standby(id) {
+            self.locate_at(backup, id);
+        }
+    }
+
+    /// Requests a source from the backup owner too, because the primary owner does not reply.
+    fn locate_at(&mut self, backup: NodeId, id: &ObjectId) {
+        self.pulls.backup_requested(id);
+        let (avoid, not_here) = (self.pulls.avoided(id), None);
+        let (receives, seen) = (self.pulls.receives(self.world.now()), self.pulls.has_seen(id));
+        let locate = Message::Locate { id: id.clone(), avoid, not_here, receives, seen };
+        self.world.send(backup, locate);
+    }
+
+    /// The primary owner of these objects is unresponsive.
+    pub(super) fn locate_at_backups(&mut self, primary: NodeId) {
+        for id in self.pulls.locating() {
+            let owners = self.world.members().owners(&id);
+            if let Some(backup) = owners.backup.filter(|_| owners.primary == primary) {
+                self.locate_at(backup, &id);
+            }
+        }
     }
 
     /// Repeats the request to changed owners.
@@ -292,15 +315,10 @@ impl Node {
     pub(super) fn expire_pulls(&mut self) {
         for id in self.pulls.due(self.world.now()) {
             match self.pulls.overdue(&id) {
-                Some(PullTimeout::Reply) => {
-                    let avoid = self.pulls.avoided(&id);
-                    if let Some(second) = self.world.members().owners(&id).backup {
-                        let (not_here, receives) = (None, self.pulls.receives(self.world.now()));
-                        let seen = self.pulls.has_seen(&id);
-                        let locate = Message::Locate { id, avoid, not_here, receives, seen };
-                        self.world.send(second, locate);
-                    }
-                }
+                Some(PullTimeout::Reply) => match self.world.members().owners(&id).backup {
+                    Some(backup) => self.locate_at(backup, &id),
+                    None => self.pulls.backup_requested(&id),
+                },
                 Some(PullTimeout::Stalled) => self.report_stall(&id),
                 Some(PullTimeout::Backoff) => self.locate(&id),
                 None => {}

@@ -77,6 +77,16 @@ impl Node {
         self.membership.refute_failure(&mut self.world);
     }
 
+    /// A member has not replied to a request for too long. The backup owners get the requests too.
+    pub(super) fn member_unresponsive(&mut self, node: NodeId) {
+        self.locate_at_backups(node);
+        self.watches.primary_unresponsive(node, &mut self.world);
+        self.requests.primary_unresponsive(node, &mut self.world);
+        for request in self.range_reads.locating_at(node) {
+            self.locate_range(request);
+        }
+    }
+
     pub(super) fn expire_members(&mut self) {
         for (node, reason) in self.membership.expire(&mut self.world) {
             self.remove_member(node, reason);

@@ -163,6 +163,7 @@ impl Node {
     /// When the node must be called even if no event occurs.
     pub fn deadline(&self) -> Option<Instant> {
         let all = [
+            self.world.deadline(),
             self.requests.deadline(),
             self.pulls.deadline(),
             self.range_reads.deadline(),

@@ -7,7 +7,7 @@
 
 use super::Node;
 use crate::{
-    directory::prefix_owner,
+    directory::prefix_owners,
     id::{Instance, NodeId, ObjectId},
     machines::requests::RequestKind,
     message::Message,
@@ -61,7 +61,8 @@ impl Node {
                     RequestKind::Locations { id, .. } => owns(id),
                     RequestKind::OlderVersions { name, .. } => owns(&ObjectId::Named(name.clone())),
                     RequestKind::Latest { prefix, .. } => {
-                        prefix_owner(prefix, self.world.members()) == Some(from)
+                        prefix_owners(prefix, self.world.members())
+                            .is_some_and(|owners| owners.contains(from))
                     }
                     _ => false,
                 })

@@ -116,13 +116,17 @@ impl Node {
         }
     }
 
-    /// Requests a source from the owner that reported the object.
-    fn locate_range(&mut self, request: RequestId) {
+    /// Requests a source from the owner that reported the object, or from the other one if that is unresponsive.
+    pub(super) fn locate_range(&mut self, request: RequestId) {
         let Some(query) = self.range_reads.begin_locate(request, self.world.now()) else { return };
+        let owner = match self.world.is_unresponsive(query.owner) {
+            true => self.world.other_owner(&query.id, query.owner).unwrap_or(query.owner),
+            false => query.owner,
+        };
         let (id, instance, bytes) = (query.id, query.copy.of, query.copy.size);
         let (avoid, not_here) = (query.avoid, query.not_here);
         let locate = Message::LocateRange { id, instance, bytes, avoid, not_here, request };
-        self.world.send(query.owner, locate);
+        self.world.send(owner, locate);
     }
 
     pub(super) fn range_located(&mut self, request: RequestId, source: Option<NodeId>) {

@@ -28,6 +28,7 @@ impl Node {
                 // A node outside this membership view must introduce itself first.
                 if self.world.members().contains(from) {
                     self.membership.responded(from);
+                    self.world.responded(from);
                     self.receive(from, message);
                 }
             }
@@ -87,6 +88,9 @@ impl Node {
     fn expire(&mut self) {
         self.update_directory(Directory::expire);
         self.expire_reannouncements();
+        for node in self.world.expire() {
+            self.member_unresponsive(node);
+        }
         self.expire_pulls();
         self.expire_range_reads();
         self.copies.expire(&mut self.world);

@@ -13,7 +13,7 @@ use crate::{
     machines::{
         client_reservations::Ending,
         pending_puts::PutPhase,
-        requests::{EndedRequest, RequestKind},
+        requests::{EndedRequest, RequestKind, stop_latest},
     },
     request::Reply,
     table::Residency,
@@ -112,8 +112,8 @@ impl Node {
                 let ids: Vec<ObjectId> = ids.iter().cloned().collect();
                 (format!("the deletion of {}", List(&ids)), SILENT.to_string())
             }
-            RequestKind::Latest { prefix, after, is_answered } => {
-                self.requests.stop_latest(prefix, request, &mut self.world);
+            RequestKind::Latest { prefix, after, is_answered, has_standby } => {
+                stop_latest(prefix, *has_standby, None, request, &mut self.world);
                 let newer = after.map_or_else(String::new, |after| format!(" newer than {after}"));
                 let state = if *is_answered { "no client has put one" } else { SILENT };
                 (format!("a name under {}{newer}", Quoted(prefix)), state.to_string())

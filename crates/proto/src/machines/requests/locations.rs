@@ -19,14 +19,9 @@ impl Requests {
         known: Option<Vec<Holding>>,
         world: &mut World,
     ) -> Option<Result<Reply, Error>> {
-        let (owner, request) = (world.members().owners(&id).primary, context.request);
-        let (kept, is_answered) = (known.clone(), false);
-        self.remember(
-            context,
-            RequestKind::Locations { id: id.clone(), known: kept, is_answered },
-            world,
-        );
-        world.send(owner, Message::Locations { id, known, request });
+        let (owner, is_answered) = (world.members().owners(&id).primary, false);
+        self.remember(context, RequestKind::Locations { id, known, is_answered }, world);
+        self.ask_owners(context.request, owner, world);
         None
     }
 

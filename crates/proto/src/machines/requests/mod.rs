@@ -18,7 +18,7 @@ use alloc::{
     vec::Vec,
 };
 
-pub(crate) use self::wait_progress::WaitProgress;
+pub(crate) use self::{names::stop_latest, wait_progress::WaitProgress};
 use crate::{
     error::Error,
     id::{ClientId, Instance, Name, NodeId, ObjectId, ReduceId, RequestId},
@@ -96,8 +96,10 @@ pub(crate) enum RequestKind {
     Latest {
         prefix: String,
         after: Option<u64>,
-        /// Whether its owner has replied that there is none yet.
+        /// Whether an owner has replied that there is none yet.
         is_answered: bool,
+        /// Whether the backup owner got the request too.
+        has_standby: bool,
     },
     /// For the list of names to delete.
     OlderVersions {
@@ -302,7 +304,7 @@ impl Requests {
     /// Repeats requests to new owners.
     pub(crate) fn resend(&self, change: &MembershipChange, world: &mut World) {
         self.resend_deletions(change, world);
-        for (id, question) in self.owner_questions() {
+        for (_, id, question) in self.owner_questions() {
             if let Some(owner) = change.new_owner(&id, world) {
                 world.send(owner, question);
             }

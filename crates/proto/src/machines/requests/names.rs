@@ -4,7 +4,7 @@ use alloc::{format, string::String, vec::Vec};
 
 use super::{PendingRequest, RequestContext, RequestKind, Requests};
 use crate::{
-    directory::prefix_owner,
+    directory::prefix_owners,
     error::{Error, Quoted},
     id::{Name, NodeId, ObjectId, RequestId},
     machines::world::World,
@@ -20,8 +20,8 @@ impl Requests {
         after: Option<u64>,
         world: &mut World,
     ) -> Option<Result<Reply, Error>> {
-        let owner = prefix_owner(&prefix, world.members()).filter(|_| prefix.ends_with('/'));
-        let Some(owner) = owner else {
+        let owners = prefix_owners(&prefix, world.members()).filter(|_| prefix.ends_with('/'));
+        let Some(owners) = owners else {
             let said = format!(
                 "{} is not a prefix of names: end it with \"/\", like \"policy/\"",
                 Quoted(&prefix)
@@ -29,13 +29,13 @@ impl Requests {
             return Some(Err(Error::InvalidArgument(said)));
         };
         let request = context.request;
-        let is_answered = false;
+        let (is_answered, has_standby) = (false, false);
         self.remember(
             context,
-            RequestKind::Latest { prefix: prefix.clone(), after, is_answered },
+            RequestKind::Latest { prefix, after, is_answered, has_standby },
             world,
         );
-        world.send(owner, Message::Latest { prefix, after, request });
+        self.ask_owners(request, owners.primary, world);
         None
     }
 
@@ -46,22 +46,14 @@ impl Requests {
         request: RequestId,
         world: &mut World,
     ) {
-        let Some(PendingRequest { kind: RequestKind::Latest { prefix, .. }, .. }) =
+        let Some(PendingRequest { kind: RequestKind::Latest { prefix, has_standby, .. }, .. }) =
             self.all.get(&request)
         else {
             return;
         };
-        // A former owner may reply first.
-        if prefix_owner(prefix, world.members()).is_some_and(|owner| owner != from) {
-            self.stop_latest(&prefix.clone(), request, world);
-        }
+        // A former owner may reply first, or the backup owner.
+        stop_latest(prefix, *has_standby, Some(from), request, world);
         self.reply(request, Ok(Reply::Latest { name }), world);
-    }
-
-    pub(crate) fn stop_latest(&mut self, prefix: &str, request: RequestId, world: &mut World) {
-        if let Some(owner) = prefix_owner(prefix, world.members()) {
-            world.send(owner, Message::CancelLatest { request });
-        }
     }
 
     /// Deletes the versions older than a name, except the newest ones: `keep` versions stay, `name` included.
@@ -79,14 +71,9 @@ impl Requests {
             );
             return Some(Err(Error::InvalidArgument(said)));
         }
-        let (owner, request) =
-            (world.members().owners(&ObjectId::Named(name.clone())).primary, context.request);
-        self.remember(
-            context,
-            RequestKind::OlderVersions { name: name.clone(), retain: keep },
-            world,
-        );
-        world.send(owner, Message::OlderVersions { name, retain: keep, request });
+        let owner = world.members().owners(&ObjectId::Named(name.clone())).primary;
+        self.remember(context, RequestKind::OlderVersions { name, retain: keep }, world);
+        self.ask_owners(context.request, owner, world);
         None
     }
 
@@ -104,30 +91,83 @@ impl Requests {
     }
 
     /// Requests about names and holders, which are repeated to new owners.
-    pub(crate) fn owner_questions(&self) -> Vec<(ObjectId, Message)> {
-        let question = |(request, pending): (&RequestId, &PendingRequest)| {
-            let request = *request;
-            match &pending.kind {
-                RequestKind::Latest { prefix, after, .. } => {
-                    // All names under the prefix have the same owner.
-                    let any = format!("{prefix}0").parse().ok()?;
-                    let (prefix, after) = (prefix.clone(), *after);
-                    Some((any, Message::Latest { prefix, after, request }))
-                }
-                RequestKind::OlderVersions { name, retain: keep } => {
-                    let (name, keep) = (name.clone(), *keep);
-                    Some((
-                        ObjectId::Named(name.clone()),
-                        Message::OlderVersions { name, retain: keep, request },
-                    ))
-                }
-                RequestKind::Locations { id, known, .. } => {
-                    let (id, known) = (id.clone(), known.clone());
-                    Some((id.clone(), Message::Locations { id, known, request }))
-                }
-                _ => None,
-            }
+    pub(crate) fn owner_questions(&self) -> Vec<(RequestId, ObjectId, Message)> {
+        let question = |request: &RequestId| {
+            let (id, question) = self.owner_question(*request)?;
+            Some((*request, id, question))
         };
-        self.all.iter().filter_map(question).collect()
+        self.all.keys().filter_map(question).collect()
+    }
+
+    fn owner_question(&self, request: RequestId) -> Option<(ObjectId, Message)> {
+        match &self.all.get(&request)?.kind {
+            RequestKind::Latest { prefix, after, .. } => {
+                // All names under the prefix have the same owners.
+                let any = format!("{prefix}0").parse().ok()?;
+                let (prefix, after) = (prefix.clone(), *after);
+                Some((any, Message::Latest { prefix, after, request }))
+            }
+            RequestKind::OlderVersions { name, retain: keep } => {
+                let (name, keep) = (name.clone(), *keep);
+                let id = ObjectId::Named(name.clone());
+                Some((id, Message::OlderVersions { name, retain: keep, request }))
+            }
+            RequestKind::Locations { id, known, .. } => {
+                let (id, known) = (id.clone(), known.clone());
+                Some((id.clone(), Message::Locations { id, known, request }))
+            }
+            _ => None,
+        }
+    }
+
+    /// Sends a request about names or holders to the primary owner, and to the backup owner if the primary is
+    /// unresponsive.
+    pub(super) fn ask_owners(&mut self, request: RequestId, primary: NodeId, world: &mut World) {
+        let Some((id, question)) = self.owner_question(request) else { return };
+        world.send(primary, question.clone());
+        if let Some(backup) = world.standby(&id) {
+            self.ask_backup(request, backup, question, world);
+        }
+    }
+
+    fn ask_backup(
+        &mut self,
+        request: RequestId,
+        backup: NodeId,
+        question: Message,
+        world: &mut World,
+    ) {
+        let kind = self.all.get_mut(&request).map(|pending| &mut pending.kind);
+        if let Some(RequestKind::Latest { has_standby, .. }) = kind {
+            *has_standby = true;
+        }
+        world.send(backup, question);
+    }
+
+    /// Repeats requests to the backup owner, because the primary owner is unresponsive.
+    pub(crate) fn primary_unresponsive(&mut self, primary: NodeId, world: &mut World) {
+        for (request, id, question) in self.owner_questions() {
+            let owners = world.members().owners(&id);
+            if let Some(backup) = owners.backup.filter(|_| owners.primary == primary) {
+                self.ask_backup(request, backup, question, world);
+            }
+        }
+    }
+}
+
+/// Cancels a request for the latest name at its owners: at the backup owner only if that got it too.
+pub(crate) fn stop_latest(
+    prefix: &str,
+    has_standby: bool,
+    answered_by: Option<NodeId>,
+    request: RequestId,
+    world: &mut World,
+) {
+    let Some(owners) = prefix_owners(prefix, world.members()) else { return };
+    let backup = owners.backup.filter(|_| has_standby);
+    for owner in core::iter::once(owners.primary).chain(backup) {
+        if Some(owner) != answered_by {
+            world.send(owner, Message::CancelLatest { request });
+        }
     }
 }

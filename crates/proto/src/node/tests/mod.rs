@@ -17,6 +17,7 @@ mod reserve;
 mod reserve_name;
 mod ring;
 mod spill;
+mod unresponsive;
 mod wait;
 
 use alloc::{

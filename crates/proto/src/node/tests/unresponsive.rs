@@ -1,0 +1,94 @@
+//! An owner that does not reply, and that is neither an input nor a reader, delays nobody by more than 0.25 s.
+
+use super::*;
+use crate::selection::Selection;
+
+const MILLISECOND: u64 = SECOND / 1000;
+
+impl Cluster {
+    /// Lets time pass in small steps, as in a process that runs.
+    fn wait_in_steps(&mut self, ns: u64) {
+        for _ in 0..ns / (25 * MILLISECOND) {
+            self.wait(25 * MILLISECOND);
+        }
+    }
+}
+
+/// Requests about an object that need a reply of its owner.
+fn lookups(id: &ObjectId) -> [Request; 7] {
+    let (ids, prefix) = (vec![id.clone()], id.to_string().replace('1', ""));
+    let ObjectId::Named(name) = id.clone() else { panic!("{id} is no name") };
+    [
+        Request::Get { id: id.clone() },
+        Request::GetRange { id: id.clone(), selection: Selection::default() },
+        Request::Wait { ids: ids.clone(), count: 1 },
+        Request::Reduce { inputs: ids, op: Op::Sum, count: 1, id: None, ttl_ns: None },
+        Request::Locations { id: id.clone(), known: None },
+        Request::Latest { prefix, after: None },
+        Request::Prune { name, retain: 1 },
+    ]
+}
+
+/// A cluster with an object whose owners are nodes 1 and 2. Node 3 has put it, and node 1 has become unresponsive.
+fn with_unresponsive_owner() -> (Cluster, ObjectId) {
+    let mut cluster = Cluster::new(4);
+    let names = (0..).map(|number| format!("{}/1", "x".repeat(number + 1)));
+    let members = cluster.nodes[&NodeId(1)].members();
+    let owners = [NodeId(1), NodeId(2)];
+    let mut ids = names.map(|name| named(&name));
+    let id = ids.find(|id| members.owners(id).iter().eq(owners)).expect("a name");
+    cluster.put_large(3, Some(&id.to_string()));
+    cluster.slow_down(1);
+    (cluster, id)
+}
+
+#[test]
+fn an_unresponsive_owner_delays_no_lookup_by_more_than_a_quarter_of_a_second() {
+    let (_, id) = with_unresponsive_owner();
+    for lookup in lookups(&id) {
+        let (mut cluster, id) = with_unresponsive_owner();
+        let mut request = cluster.ask(4, lookup.clone());
+        if let Some(Ok(Reply::Reducing { id: sum })) = cluster.replies.get(&request) {
+            request = cluster.ask(4, Request::Get { id: sum.clone() });
+        }
+        assert!(!cluster.replies.contains_key(&request), "{lookup:?}");
+        cluster.wait_in_steps(250 * MILLISECOND);
+        assert!(cluster.reply(request).is_ok(), "{lookup:?}: {:?}", cluster.reply(request));
+        cluster.catch_up();
+        cluster.wait_in_steps(SECOND);
+        assert!(!cluster.nodes[&NodeId(4)].world.is_unresponsive(NodeId(1)));
+        cluster.tell(4, Event::ClientDisconnected { client: CLIENT, process: None });
+        cluster.ask(3, Request::Delete { ids: vec![id] });
+        cluster.assert_at_rest();
+    }
+}
+
+#[test]
+fn one_late_reply_of_an_owner_is_enough() {
+    let (mut cluster, id) = with_unresponsive_owner();
+    let first = cluster.ask(4, Request::Get { id: id.clone() });
+    cluster.wait_in_steps(250 * MILLISECOND);
+    got(cluster.reply(first));
+    for lookup in lookups(&id) {
+        let request = cluster.ask(4, lookup.clone());
+        assert!(cluster.reply(request).is_ok(), "{lookup:?}");
+    }
+    assert!(cluster.nodes[&NodeId(3)].deadline().is_none(), "its own requests get replies");
+}
+
+/// Goal: a message of a member ends the detour at once.
+#[test]
+fn an_owner_that_responds_again_gets_all_requests_alone() {
+    let (mut cluster, id) = with_unresponsive_owner();
+    let first = cluster.ask(4, Request::Wait { ids: vec![id.clone()], count: 1 });
+    cluster.wait_in_steps(250 * MILLISECOND);
+    assert!(cluster.reply(first).is_ok());
+    cluster.catch_up();
+    cluster.slow_down(2);
+    let second = cluster.ask(4, Request::Get { id });
+    got(cluster.reply(second));
+    let (_, waiting) = cluster.slow.take().expect("node 2 is slow");
+    let is_locate =
+        |event: &Event| matches!(event, Event::Message { message: Message::Locate { .. }, .. });
+    assert!(!waiting.iter().any(is_locate), "{waiting:?}");
+}
