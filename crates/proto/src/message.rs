@@ -509,6 +509,17 @@ pub enum Message {
         /// The report, at most [`crate::limits::REPORT_BYTES_MAX`], as JSON.
         report: String,
     },
+
+    /// To the backup owner: claims a name as [`Message::Announce`] does, because the primary owner does not reply to the
+    /// sender. Repeated until there is a reply: the backup owner ignores it while the primary owner replies to it.
+    ClaimAtBackup(Announce),
+    /// The same for [`Message::Reserve`].
+    ReserveAtBackup {
+        /// The name.
+        id: ObjectId,
+        /// Represents the reservation.
+        instance: Instance,
+    },
 }
 
 impl Message {

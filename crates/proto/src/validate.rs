@@ -25,6 +25,7 @@ impl Message {
     pub fn is_valid(&self) -> bool {
         let are_whole = match self {
             Self::Announce(announce) => announce.is_valid(),
+            Self::ClaimAtBackup(claim) => claim.claim && claim.is_valid(),
             Self::Located { meta, source: Source::Inline(bytes), .. } => meta.carries(Some(bytes)),
             Self::Located { meta, .. } => meta.is_valid(),
             Self::Found { found: Some(found), .. } => found.meta.carries(found.inline.as_ref()),
@@ -62,6 +63,7 @@ impl Message {
     pub fn small_object(&self) -> Option<(&Meta, &Inline)> {
         match self {
             Self::Announce(Announce { meta, progress: Progress::Inline(bytes), .. })
+            | Self::ClaimAtBackup(Announce { meta, progress: Progress::Inline(bytes), .. })
             | Self::Located { meta, source: Source::Inline(bytes), .. } => Some((meta, bytes)),
             Self::Found { found: Some(found), .. } => Some((&found.meta, found.inline.as_ref()?)),
             Self::StoreReplica { meta, inline: Some(bytes), .. } => Some((meta, bytes)),
@@ -73,11 +75,13 @@ impl Message {
     pub(crate) fn instances(&self) -> impl Iterator<Item = (&ObjectId, Instance)> {
         let one = match self {
             Self::Announce(Announce { id, instance, .. })
+            | Self::ClaimAtBackup(Announce { id, instance, .. })
             | Self::Claimed { id, instance, .. }
             | Self::Withdraw { id, instance }
             | Self::Located { id, instance, .. }
             | Self::Redirect { id, instance, .. }
             | Self::Reserve { id, instance }
+            | Self::ReserveAtBackup { id, instance }
             | Self::Drop { id, instance, .. }
             | Self::DropPartial { id, instance, .. }
             | Self::Reannounce { id, instance }

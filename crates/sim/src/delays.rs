@@ -203,12 +203,15 @@ fn silent_owner(dice: &mut Dice, record: Record) -> Result<(), String> {
     rounds.receivers.retain(|node| *node != silent);
     let others = rounds.receivers.clone();
     let count = dice.between(2, others.len() as u64) as usize;
+    // Before the owner becomes unresponsive, or at that time.
+    let after_ns = dice.chance(50).then_some(0);
     for round in [0, 1] {
-        let object = rounds.put_owned(round, "object", SOURCE, silent);
+        let object = rounds.put_owned(round, "object", SOURCE, silent, after_ns);
         rounds.get_all(round, 0, object, &others);
     }
     for round in [2, 3] {
-        let put = |node: &u64| rounds.put_owned(round, &format!("input{node}"), *node, silent);
+        let put =
+            |node: &u64| rounds.put_owned(round, &format!("input{node}"), *node, silent, after_ns);
         let inputs: Vec<usize> = others.iter().map(put).collect();
         let make = Make::Reduce { count, inputs, timeout_ns: None, cancel_ns: None };
         let result = rounds.add(round, "sum", make);
@@ -220,6 +223,8 @@ fn silent_owner(dice: &mut Dice, record: Record) -> Result<(), String> {
     for round in [1, 3] {
         rounds.fault(round, 0, silent, fault, SILENCE_NS);
     }
+    // Of several acts at one time, the fault comes first.
+    rounds.plan.acts.sort_by_key(|(at, act)| (*at, !matches!(act, Act::Fault { .. })));
     let mut world = rounds.world(record);
     for (round, nodes) in [(0, others.as_slice()), (2, &[SOURCE])] {
         let undisturbed_ns = took(&mut world, round, nodes)?;
@@ -288,9 +293,16 @@ impl Rounds {
         object
     }
 
-    /// Adds an object that a node puts before a round, and whose primary owner is `owner`.
-    fn put_owned(&mut self, round: u64, what: &str, node: u64, owner: u64) -> usize {
-        let object = self.put(round, what, node, None);
+    /// Adds an object as [`Self::put`] does, whose primary owner is `owner`.
+    fn put_owned(
+        &mut self,
+        round: u64,
+        what: &str,
+        node: u64,
+        owner: u64,
+        after_ns: Option<u64>,
+    ) -> usize {
+        let object = self.put(round, what, node, after_ns);
         self.plan.objects[object].name = Some(self.name_owned_by(owner, round, what));
         object
     }

@@ -102,7 +102,24 @@ impl ClientReservations {
         self.all.insert(id.clone(), Reservation { client, instance: Some(instance), state });
         let owner = world.members().owners(id).primary;
         world.send(owner, Message::Reserve { id: id.clone(), instance });
+        reserve_at_backup(id, instance, world);
         true
+    }
+
+    /// Whether the owner of a name has not replied yet.
+    pub(crate) fn is_asked(&self, id: &ObjectId) -> bool {
+        let state = self.all.get(id).map(|reservation| reservation.state);
+        matches!(state, Some(State::Asked(_)))
+    }
+
+    /// Requests the names at their backup owners too, because the primary owner is unresponsive.
+    pub(crate) fn primary_unresponsive(&self, primary: NodeId, world: &mut World) {
+        for (id, Reservation { instance, state, .. }) in &self.all {
+            let is_there = world.members().owners(id).primary == primary;
+            if let (State::Asked(_), Some(instance), true) = (state, *instance, is_there) {
+                reserve_at_backup(id, instance, world);
+            }
+        }
     }
 
     /// The owner has granted the name. Returns the request to reply to, if it has no reply yet.
@@ -241,6 +258,13 @@ impl ClientReservations {
             let is_confirmed = !matches!(state, State::Asked(_));
             repeat_reservation(id, instance, is_confirmed, change, world);
         }
+    }
+}
+
+/// Requests a name at its backup owner, if the primary owner is unresponsive.
+pub(crate) fn reserve_at_backup(id: &ObjectId, instance: Instance, world: &mut World) {
+    if let Some(backup) = world.standby(id) {
+        world.send(backup, Message::ReserveAtBackup { id: id.clone(), instance });
     }
 }
 

@@ -15,7 +15,8 @@ use crate::{
     id::{ClientId, Instance, NodeId, ObjectId, RequestId},
     machines::world::World,
     message::{Announce, Message, Progress},
-    table::Table,
+    table::{Copy, Table},
+    time::Instant,
 };
 
 #[derive(Debug, Default)]
@@ -57,6 +58,23 @@ impl PendingPut {
         let (request, phase) = (Some(request), PutPhase::Capacity);
         let (asked, is_deleted) = (None, false);
         Self { client, request, id, is_reserved, phase, asked, is_deleted }
+    }
+
+    fn claim(&self, instance: Instance, copy: &Copy, now: Instant) -> Announce {
+        let progress = match &copy.inline {
+            Some(bytes) => Progress::Inline(bytes.clone()),
+            None => Progress::Partial { source: None },
+        };
+        let (id, meta, claim) = (self.id.clone(), copy.meta.clone(), true);
+        // A small object is complete when its name is confirmed; there is no further announcement to its owner.
+        let is_small = copy.inline.is_some();
+        let lifetime = copy.terms.clone().map(|mut terms| {
+            if is_small {
+                terms.begin(now);
+            }
+            terms.to_lifetime(now)
+        });
+        Announce { id, instance, meta, primary: true, progress, claim, lifetime }
     }
 
     /// Whether owners may have an entry for it.
@@ -132,24 +150,29 @@ impl PendingPuts {
         if create.id.minter().is_some() {
             return false;
         }
-        let progress = match &copy.inline {
-            Some(bytes) => Progress::Inline(bytes.clone()),
-            None => Progress::Partial { source: None },
-        };
-        let (id, meta, claim) = (create.id.clone(), copy.meta.clone(), true);
-        let owner = world.members().owners(&id).primary;
+        let owner = world.members().owners(&create.id).primary;
         create.asked = Some(owner);
-        // A small object is complete when its name is confirmed; there is no further announcement to its owner.
-        let is_small = copy.inline.is_some();
-        let lifetime = copy.terms.clone().map(|mut terms| {
-            if is_small {
-                terms.begin(world.now());
-            }
-            terms.to_lifetime(world.now())
-        });
-        let claim = Announce { id, instance, meta, primary: true, progress, claim, lifetime };
+        let claim = create.claim(instance, copy, world.now());
+        if let Some(backup) = world.standby(&create.id) {
+            world.send(backup, Message::ClaimAtBackup(claim.clone()));
+        }
         world.send(owner, Message::Announce(claim));
         true
+    }
+
+    /// Claims the names at their backup owners too, because the primary owner is unresponsive.
+    pub(crate) fn primary_unresponsive(&self, primary: NodeId, table: &Table, world: &mut World) {
+        let is_claimed = |create: &PendingPut| create.phase == PutPhase::Name;
+        let claimed_there = |create: &PendingPut| create.asked == Some(primary);
+        let all = self.all.iter().filter(|(_, it)| is_claimed(it) && claimed_there(it));
+        for (instance, create) in all {
+            if let Some(copy) = table.get(*instance)
+                && let Some(backup) = world.standby(&create.id)
+            {
+                let claim = create.claim(*instance, copy, world.now());
+                world.send(backup, Message::ClaimAtBackup(claim));
+            }
+        }
     }
 
     /// Repeats claims that will get no reply, after a membership change: `rejoined` has lost its requests. Former

@@ -23,8 +23,8 @@ pub(crate) struct ReplyTimeouts {
 struct Debt {
     /// When its reply is late, or late again.
     due: Instant,
-    /// How often it was late.
-    times: u32,
+    /// Whether it was late before.
+    is_late: bool,
 }
 
 impl Deadline for Debt {
@@ -48,7 +48,7 @@ impl ReplyTimeouts {
     /// Records that a member got a request to which it replies at once.
     pub(crate) fn requested(&mut self, node: NodeId, now: Instant, timeout_ns: u64) {
         if !self.all.contains_key(&node) {
-            self.all.insert(node, Debt { due: now + timeout_ns, times: 0 });
+            self.all.insert(node, Debt { due: now + timeout_ns, is_late: false });
         }
     }
 
@@ -57,25 +57,30 @@ impl ReplyTimeouts {
         self.all.remove(&node);
     }
 
-    pub(crate) fn is_unresponsive(&self, node: NodeId) -> bool {
-        self.all.get(&node).is_some_and(|debt| debt.times > 0)
+    /// Whether a member owes a reply.
+    pub(crate) fn owes(&self, node: NodeId) -> bool {
+        self.all.contains_key(&node)
     }
 
-    /// The members whose replies are late now: for the first time, or again.
-    pub(crate) fn expire(&mut self, now: Instant, timeout_ns: u64) -> Vec<NodeId> {
-        let mut late = self.all.due(now);
-        late.retain(|node| {
-            let is_late = self.all.update(node, |debt| {
+    pub(crate) fn is_unresponsive(&self, node: NodeId) -> bool {
+        self.all.get(&node).is_some_and(|debt| debt.is_late)
+    }
+
+    /// The members whose replies are late now, and whether each is late for the first time.
+    pub(crate) fn expire(&mut self, now: Instant, timeout_ns: u64) -> Vec<(NodeId, bool)> {
+        let mut late = Vec::new();
+        for node in self.all.due(now) {
+            self.all.update(&node, |debt| {
                 // If this process did not run, the reply may be waiting unread.
                 let has_slept = now.since(debt.due) > timeout_ns / 2;
-                debt.times += u32::from(!has_slept);
+                if !has_slept {
+                    late.push((node, !debt.is_late));
+                    debt.is_late = true;
+                }
                 // The timeouts of other nodes for this member began a moment later.
-                let again_ns = (timeout_ns * 5 / 4) << debt.times.saturating_sub(1).min(6);
-                debt.due = now + if debt.times == 0 { timeout_ns } else { again_ns };
-                !has_slept
+                debt.due = now + if debt.is_late { timeout_ns * 5 / 4 } else { timeout_ns };
             });
-            is_late.unwrap_or_default()
-        });
+        }
         late
     }
 }
@@ -102,11 +107,11 @@ mod tests {
         assert_eq!(timeouts.deadline(), Some(due), "the oldest request counts");
         assert_eq!(timeouts.expire(due.before(1), TIMEOUT), []);
         assert!(!timeouts.is_unresponsive(NODE));
-        assert_eq!(timeouts.expire(due, TIMEOUT), [NODE]);
+        assert_eq!(timeouts.expire(due, TIMEOUT), [(NODE, true)]);
         assert!(timeouts.is_unresponsive(NODE));
         let again = timeouts.deadline().expect("claims are repeated");
-        assert_eq!(timeouts.expire(again, TIMEOUT), [NODE]);
-        assert!(timeouts.deadline() > Some(again + TIMEOUT), "less and less often");
+        assert!(again > due + TIMEOUT, "by then the backup owner had no reply either");
+        assert_eq!(timeouts.expire(again, TIMEOUT), [(NODE, false)]);
         timeouts.responded(NODE);
         assert!(!timeouts.is_unresponsive(NODE) && timeouts.deadline().is_none());
     }
@@ -117,7 +122,7 @@ mod tests {
         let late = START + 20 * TIMEOUT;
         assert_eq!(timeouts.expire(late, TIMEOUT), []);
         assert_eq!(timeouts.deadline(), Some(late + TIMEOUT));
-        assert_eq!(timeouts.expire(late + TIMEOUT, TIMEOUT), [NODE]);
+        assert_eq!(timeouts.expire(late + TIMEOUT, TIMEOUT), [(NODE, true)]);
     }
 
     #[test]

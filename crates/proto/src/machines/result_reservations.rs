@@ -5,10 +5,12 @@
 use alloc::{collections::BTreeMap, vec::Vec};
 
 use crate::{
-    id::{Instance, ReduceId, RequestId},
+    id::{Instance, NodeId, ReduceId, RequestId},
     machines::{
-        client_reservations::repeat_reservation, coordinator::Coordinator,
-        membership_change::MembershipChange, world::World,
+        client_reservations::{repeat_reservation, reserve_at_backup},
+        coordinator::Coordinator,
+        membership_change::MembershipChange,
+        world::World,
     },
     reduce::Step,
 };
@@ -53,6 +55,21 @@ impl ResultReservations {
 
     pub(crate) fn get_mut(&mut self, key: ReduceId) -> Option<&mut Reservation> {
         self.all.get_mut(&key)
+    }
+
+    /// Requests the names at their backup owners too, because the primary owner is unresponsive.
+    pub(crate) fn primary_unresponsive(
+        &self,
+        primary: NodeId,
+        coordinator: &Coordinator,
+        world: &mut World,
+    ) {
+        for (key, Reservation { instance, begins }) in &self.all {
+            let Some(reduce) = coordinator.get(*key).filter(|_| begins.is_some()) else { continue };
+            if world.members().owners(reduce.result()).primary == primary {
+                reserve_at_backup(reduce.result(), *instance, world);
+            }
+        }
     }
 
     /// Sends confirmed reservations to new owners, and repeats unconfirmed ones.

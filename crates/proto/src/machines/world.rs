@@ -14,6 +14,7 @@ use crate::{
     message::Message,
     reduce::cost::Link,
     request::Reply,
+    swim::SwimMessage,
     time::Instant,
 };
 
@@ -146,13 +147,20 @@ impl World {
         self.reply_timeouts.responded(from);
     }
 
-    /// The members whose replies are late now: for the first time, or again.
-    pub(crate) fn expire(&mut self) -> Vec<NodeId> {
+    /// The members whose replies are late now, and whether each is late for the first time.
+    pub(crate) fn expire(&mut self) -> Vec<(NodeId, bool)> {
         self.reply_timeouts.expire(self.now, reply_timeout_ns(self.config.link))
     }
 
     pub(crate) fn is_unresponsive(&self, node: NodeId) -> bool {
         self.reply_timeouts.is_unresponsive(node)
+    }
+
+    /// Requests a reply of a member, unless it owes one.
+    pub(crate) fn probe(&mut self, node: NodeId) {
+        if !self.reply_timeouts.owes(node) {
+            self.send(node, Message::Swim(SwimMessage::Ping { sequence: 0 }));
+        }
     }
 
     /// The owner that gets requests for an object too, because the primary owner is unresponsive.

@@ -77,8 +77,15 @@ impl Node {
         self.membership.refute_failure(&mut self.world);
     }
 
-    /// A member has not replied to a request for too long. The backup owners get the requests too.
-    pub(super) fn member_unresponsive(&mut self, node: NodeId) {
+    /// A member has not replied to a request for too long. The backup owners get the requests too. Claims are repeated:
+    /// a backup owner handles them once the member does not reply to it either.
+    pub(super) fn member_unresponsive(&mut self, node: NodeId, is_first: bool) {
+        self.pending_puts.primary_unresponsive(node, self.copies.table(), &mut self.world);
+        self.result_reservations.primary_unresponsive(node, &self.coordinator, &mut self.world);
+        self.client_reservations.primary_unresponsive(node, &mut self.world);
+        if !is_first {
+            return;
+        }
         self.locate_at_backups(node);
         self.watches.primary_unresponsive(node, &mut self.world);
         self.requests.primary_unresponsive(node, &mut self.world);

@@ -52,6 +52,12 @@ impl Node {
             Message::Claimed { id, instance, taken_by } => {
                 self.claimed(from, &id, instance, taken_by)
             }
+            Message::ClaimAtBackup(claim) => {
+                self.claim_at_backup(from, &claim.id.clone(), Message::Announce(claim));
+            }
+            Message::ReserveAtBackup { id, instance } => {
+                self.claim_at_backup(from, &id.clone(), Message::Reserve { id, instance });
+            }
             Message::LocatePending { id } => self.pull_acknowledged(from, &id),
             Message::Located { id, instance, meta, source, lifetime } => {
                 let terms = lifetime.map(|told| Terms::from_lifetime(&told, self.world.now()));

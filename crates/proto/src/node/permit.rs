@@ -46,8 +46,9 @@ impl Node {
                 owns(id) || error.is_some() && self.lacks(id, *instance)
             }
             Message::JobEnded { job } => owns(&ObjectId::Named(job.clone())),
-            Message::Claimed { instance, .. } => {
-                self.pending_puts.claimed_at(*instance).is_none_or(|asked| asked == from)
+            Message::Claimed { id, instance, .. } => {
+                let claimed_at = self.pending_puts.claimed_at(*instance);
+                claimed_at.is_none_or(|asked| asked == from) || self.world.standby(id) == Some(from)
             }
             Message::RangeLocated { request, .. } => {
                 self.range_reads.get(*request).is_none_or(|read| owns(&read.id))

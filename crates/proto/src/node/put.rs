@@ -112,6 +112,17 @@ impl Node {
         }
     }
 
+    /// A node claims a name of which this node is the backup owner, because the primary owner does not reply. If it
+    /// replies to this node, only it may grant the name: otherwise both owners could grant it to different objects.
+    pub(super) fn claim_at_backup(&mut self, from: NodeId, id: &ObjectId, claim: Message) {
+        let (me, owners) = (self.world.me(), self.world.members().owners(id));
+        if owners.primary == me || self.world.standby(id) == Some(me) {
+            self.receive(from, claim);
+        } else if owners.backup == Some(me) {
+            self.world.probe(owners.primary);
+        }
+    }
+
     /// The owner of a name replied to the claim.
     pub(super) fn claimed(
         &mut self,

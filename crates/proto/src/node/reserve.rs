@@ -8,6 +8,7 @@ use crate::{
     error::Error,
     id::{ClientId, Instance, Name, NodeId, ObjectId, ReduceId, RequestId},
     machines::{
+        client_reservations::reserve_at_backup,
         requests::{RequestContext, RequestKind},
         result_reservations::Reservation,
     },
@@ -63,9 +64,10 @@ impl Node {
         instance: Instance,
         taken_by: Option<NodeId>,
     ) {
-        let owners = self.world.members().owners(id);
-        // Only the primary owner has all claims of the name.
-        if owners.primary != from {
+        let is_standby =
+            self.client_reservations.is_asked(id) && self.world.standby(id) == Some(from);
+        // Only the primary owner has all claims of the name, unless it is unresponsive.
+        if self.world.members().owners(id).primary != from && !is_standby {
             return;
         }
         if let Some(holder) = taken_by {
@@ -74,9 +76,9 @@ impl Node {
                 self.requests.reply(request, Err(error), &mut self.world);
             }
         } else if let Some(request) = self.client_reservations.granted(id) {
-            // If the primary owner fails, the backup owner keeps the reservation.
-            if let Some(second) = owners.backup {
-                self.world.send(second, Message::Reserve { id: id.clone(), instance });
+            // If one owner fails, the other one keeps the reservation.
+            if let Some(other) = self.world.other_owner(id, from) {
+                self.world.send(other, Message::Reserve { id: id.clone(), instance });
             }
             self.requests.reply(request, Ok(Reply::Reserved { id: id.clone() }), &mut self.world);
         }
@@ -115,6 +117,7 @@ impl Node {
             .begin(key, Reservation { instance, begins: Some((request, steps)) });
         let owner = self.world.members().owners(id).primary;
         self.world.send(owner, Message::Reserve { id: id.clone(), instance });
+        reserve_at_backup(id, instance, &mut self.world);
     }
 
     /// The owner replied to the reservation of a reduce.
@@ -125,12 +128,12 @@ impl Node {
         id: &ObjectId,
         taken_by: Option<NodeId>,
     ) {
-        let owners = self.world.members().owners(id);
-        // Only the primary owner has all claims of the name.
-        if owners.primary != from {
+        let Some(kept) = self.result_reservations.get_mut(key) else { return };
+        let is_standby = kept.begins.is_some() && self.world.standby(id) == Some(from);
+        // Only the primary owner has all claims of the name, unless it is unresponsive.
+        if self.world.members().owners(id).primary != from && !is_standby {
             return;
         }
-        let Some(kept) = self.result_reservations.get_mut(key) else { return };
         let instance = kept.instance;
         if let Some(holder) = taken_by {
             if kept.begins.is_none() {
@@ -142,10 +145,10 @@ impl Node {
             return self.fail_reduce_of(id, &Error::NameTaken { id: id.clone(), holder });
         }
         if let Some((request, steps)) = kept.begins.take() {
-            // If the primary owner fails, the backup owner keeps the reservation. It also records whose failure to
-            // report to requesters.
-            if let Some(second) = owners.backup {
-                self.world.send(second, Message::Reserve { id: id.clone(), instance });
+            // If one owner fails, the other one keeps the reservation. It also records whose failure to report to
+            // requesters.
+            if let Some(other) = self.world.other_owner(id, from) {
+                self.world.send(other, Message::Reserve { id: id.clone(), instance });
             }
             self.take_steps(key, steps);
             self.requests.reply(request, Ok(Reply::Reducing { id: id.clone() }), &mut self.world);

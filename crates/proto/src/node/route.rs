@@ -88,8 +88,8 @@ impl Node {
     fn expire(&mut self) {
         self.update_directory(Directory::expire);
         self.expire_reannouncements();
-        for node in self.world.expire() {
-            self.member_unresponsive(node);
+        for (node, is_first) in self.world.expire() {
+            self.member_unresponsive(node, is_first);
         }
         self.expire_pulls();
         self.expire_range_reads();

@@ -278,15 +278,12 @@ impl Choices<'_> {
             2..=4 => Message::Swim(self.rumour()),
             5..=9 => {
                 let (primary, claim, progress) = (self.flag(), self.flag(), self.progress(&meta));
-                Message::Announce(Announce {
-                    id,
-                    instance,
-                    meta,
-                    primary,
-                    progress,
-                    claim,
-                    lifetime: None,
-                })
+                let lifetime = None;
+                let announce = Announce { id, instance, meta, primary, progress, claim, lifetime };
+                match claim && self.flag() {
+                    true => Message::ClaimAtBackup(announce),
+                    false => Message::Announce(announce),
+                }
             }
             10 => {
                 let not_here = self.flag().then(|| (self.node(), instance));
@@ -375,7 +372,7 @@ impl Choices<'_> {
 
     fn word_of_an_object(&mut self, id: ObjectId, instance: Instance) -> Message {
         let (error, request) = (self.error(), RequestId(self.number()));
-        match self.below(24) {
+        match self.below(25) {
             0 => Message::Claimed { id, instance, taken_by: self.flag().then(|| self.node()) },
             1 => Message::Withdraw { id, instance },
             2 => Message::CancelLocate { id },
@@ -409,6 +406,7 @@ impl Choices<'_> {
                 let request = RequestId(1 + self.below(16));
                 Message::RangeLocated { request, source: self.flag().then(|| self.node()) }
             }
+            23 => Message::ReserveAtBackup { id, instance },
             _ => Message::Tombstone { id, instances: vec![instance], error: None, pruned: false },
         }
     }

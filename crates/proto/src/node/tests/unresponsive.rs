@@ -1,7 +1,10 @@
 //! An owner that does not reply, and that is neither an input nor a reader, delays nobody by more than 0.25 s.
 
 use super::*;
-use crate::selection::Selection;
+use crate::{
+    message::{Announce, Progress},
+    selection::Selection,
+};
 
 const MILLISECOND: u64 = SECOND / 1000;
 
@@ -91,4 +94,71 @@ fn an_owner_that_responds_again_gets_all_requests_alone() {
     let is_locate =
         |event: &Event| matches!(event, Event::Message { message: Message::Locate { .. }, .. });
     assert!(!waiting.iter().any(is_locate), "{waiting:?}");
+}
+
+/// Requests that claim a name.
+fn claims(id: &ObjectId, inputs: &[ObjectId]) -> [Request; 4] {
+    let ObjectId::Named(name) = id.clone() else { panic!("{id} is no name") };
+    let (id, inputs) = (Some(id.clone()), inputs.to_vec());
+    [
+        Request::Put { id: id.clone(), meta: array(8), bytes: vec![7; 8].into(), ttl_ns: None },
+        Request::Create { id: id.clone(), meta: array(LARGE), ttl_ns: None },
+        Request::Reserve { name: Some(name) },
+        Request::Reduce { inputs, op: Op::Sum, count: 1, id, ttl_ns: None },
+    ]
+}
+
+#[test]
+fn an_unresponsive_owner_delays_no_claim_by_more_than_a_quarter_of_a_second() {
+    for (node, number) in [2, 3].into_iter().flat_map(|node| (0..4).map(move |it| (node, it))) {
+        let mut cluster = Cluster::new(4);
+        let id = named(&cluster.owned_name(1, 2, "x/1"));
+        let next = named(&id.to_string().replace("x/1", "x/2"));
+        let inputs = [cluster.put_small(node, None)];
+        cluster.slow_down(1);
+        let claim = claims(&id, &inputs)[number].clone();
+        let request = cluster.ask(node, claim.clone());
+        assert!(!cluster.replies.contains_key(&request), "{claim:?}");
+        cluster.wait_in_steps(250 * MILLISECOND);
+        assert!(cluster.reply(request).is_ok(), "{claim:?}: {:?}", cluster.reply(request));
+        // Both nodes have waited for one reply. Later claims wait for none.
+        let request = cluster.ask(node, claims(&next, &inputs)[number].clone());
+        assert!(cluster.reply(request).is_ok(), "{claim:?}: {:?}", cluster.reply(request));
+        // A name has one holder, at both owners, and also after the owner responds again.
+        for is_responsive in [false, true] {
+            for rival in claims(&id, &inputs) {
+                let request = cluster.ask(4, rival.clone());
+                cluster.wait_in_steps(250 * MILLISECOND);
+                let reply = cluster.reply(request);
+                assert!(
+                    matches!(reply, Err(Error::NameTaken { .. })),
+                    "{claim:?}, {rival:?}, {is_responsive}: {reply:?}"
+                );
+            }
+            cluster.catch_up();
+        }
+    }
+}
+
+#[test]
+fn the_backup_owner_grants_no_name_while_the_primary_owner_replies_to_it() {
+    let mut cluster = Cluster::new(4);
+    let id = named(&cluster.owned_name(1, 2, "x/1"));
+    let instance = Instance { node: NodeId(4), serial: 99 };
+    let (meta, progress) = (array(LARGE), Progress::Partial { source: None });
+    let (primary, claim, lifetime) = (true, true, None);
+    let claim = Announce { id: id.clone(), instance, meta, primary, progress, claim, lifetime };
+    for message in
+        [Message::ClaimAtBackup(claim), Message::ReserveAtBackup { id: id.clone(), instance }]
+    {
+        for _ in 0..4 {
+            let message = message.clone();
+            cluster.tell(2, Event::Message { from: NodeId(4), message });
+            cluster.wait_in_steps(125 * MILLISECOND);
+        }
+    }
+    let owner = &cluster.nodes[&NodeId(2)];
+    assert!(!owner.world.is_unresponsive(NodeId(1)));
+    assert_eq!(owner.directory().len(), 0, "it keeps no claim");
+    cluster.put_small(3, Some(&id.to_string()));
 }
