@@ -220,8 +220,11 @@ impl Directory {
             dropping.insert((reserved.node, reserved));
             instances.push(reserved);
         }
-        // Later requesters wait for another object, which is not lost with this one.
-        entry.orphan_since = None;
+        // Later requesters wait for another object, which is not lost with this one. A reservation whose node is gone
+        // still has to end.
+        if entry.reserved.is_none() {
+            entry.orphan_since = None;
+        }
         if let Some(before) = entry.tombstone.take() {
             instances.extend(before.instances);
             dropping.extend(before.dropping);
