@@ -203,8 +203,9 @@ fn silent_owner(dice: &mut Dice, record: Record) -> Result<(), String> {
     rounds.receivers.retain(|node| *node != silent);
     let others = rounds.receivers.clone();
     let count = dice.between(2, others.len() as u64) as usize;
-    // Before the owner becomes unresponsive, or at that time.
-    let after_ns = dice.chance(50).then_some(0);
+    // The objects exist before the owner becomes unresponsive; or they are put at that time, and their readers have
+    // waited since then or before.
+    let after_ns = dice.pick(&[None, Some(0), Some(SECOND)]).flatten();
     for round in [0, 1] {
         let object = rounds.put_owned(round, "object", SOURCE, silent, after_ns);
         rounds.get_all(round, 0, object, &others);
@@ -221,7 +222,7 @@ fn silent_owner(dice: &mut Dice, record: Record) -> Result<(), String> {
     }
     let fault = silence(dice);
     for round in [1, 3] {
-        rounds.fault(round, 0, silent, fault, SILENCE_NS);
+        rounds.fault(round, after_ns.unwrap_or(0), silent, fault, SILENCE_NS);
     }
     // Of several acts at one time, the fault comes first.
     rounds.plan.acts.sort_by_key(|(at, act)| (*at, !matches!(act, Act::Fault { .. })));

@@ -25,6 +25,8 @@ struct Debt {
     due: Instant,
     /// Whether it was late before.
     is_late: bool,
+    /// Whether the other members were requested to probe it.
+    is_reported: bool,
 }
 
 impl Deadline for Debt {
@@ -48,7 +50,8 @@ impl ReplyTimeouts {
     /// Records that a member got a request to which it replies at once.
     pub(crate) fn requested(&mut self, node: NodeId, now: Instant, timeout_ns: u64) {
         if !self.all.contains_key(&node) {
-            self.all.insert(node, Debt { due: now + timeout_ns, is_late: false });
+            self.all
+                .insert(node, Debt { due: now + timeout_ns, is_late: false, is_reported: false });
         }
     }
 
@@ -60,6 +63,13 @@ impl ReplyTimeouts {
     /// Whether a member owes a reply.
     pub(crate) fn owes(&self, node: NodeId) -> bool {
         self.all.contains_key(&node)
+    }
+
+    /// Returns whether the others were not yet requested to probe a member that owes a reply, and records that they are.
+    pub(crate) fn report(&mut self, node: NodeId) -> bool {
+        let is_first =
+            self.all.update(&node, |debt| !core::mem::replace(&mut debt.is_reported, true));
+        is_first.unwrap_or_default()
     }
 
     pub(crate) fn is_unresponsive(&self, node: NodeId) -> bool {

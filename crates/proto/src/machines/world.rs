@@ -156,11 +156,24 @@ impl World {
         self.reply_timeouts.is_unresponsive(node)
     }
 
-    /// Requests a reply of a member, unless it owes one.
-    pub(crate) fn probe(&mut self, node: NodeId) {
+    /// Requests a reply of a member, unless it owes one, and requests the same of all others: some may wait for news of
+    /// it only.
+    pub(crate) fn probe_by_all(&mut self, node: NodeId) {
         if !self.reply_timeouts.owes(node) {
             self.send(node, Message::Swim(SwimMessage::Ping { sequence: 0 }));
         }
+        if self.reply_timeouts.report(node) {
+            for other in self.others().into_iter().filter(|other| *other != node) {
+                let probe = SwimMessage::PingReq { node, sequence: 0 };
+                self.send(other, Message::Swim(probe));
+            }
+        }
+    }
+
+    /// Whether this node probes a member regularly, as the one before it in the order of ids.
+    pub(crate) fn is_prober_of(&self, node: NodeId) -> bool {
+        let before = self.members.iter().filter(|member| member.id < node).last();
+        before.or_else(|| self.members.iter().last()).is_some_and(|member| member.id == self.me())
     }
 
     /// The owner that gets requests for an object too, because the primary owner is unresponsive.

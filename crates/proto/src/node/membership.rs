@@ -86,6 +86,10 @@ impl Node {
         if !is_first {
             return;
         }
+        if self.world.is_prober_of(node) {
+            // Lookups that it has registered elsewhere go to the backup owners too.
+            self.world.probe_by_all(node);
+        }
         self.locate_at_backups(node);
         self.watches.primary_unresponsive(node, &mut self.world);
         self.requests.primary_unresponsive(node, &mut self.world);

@@ -116,10 +116,12 @@ impl Node {
     /// replies to this node, only it may grant the name: otherwise both owners could grant it to different objects.
     pub(super) fn claim_at_backup(&mut self, from: NodeId, id: &ObjectId, claim: Message) {
         let (me, owners) = (self.world.me(), self.world.members().owners(id));
+        if owners.backup == Some(me) {
+            // Readers of the name wait for news of the primary owner.
+            self.world.probe_by_all(owners.primary);
+        }
         if owners.primary == me || self.world.standby(id) == Some(me) {
             self.receive(from, claim);
-        } else if owners.backup == Some(me) {
-            self.world.probe(owners.primary);
         }
     }
 

@@ -76,7 +76,6 @@ fn one_late_reply_of_an_owner_is_enough() {
         let request = cluster.ask(4, lookup.clone());
         assert!(cluster.reply(request).is_ok(), "{lookup:?}");
     }
-    assert!(cluster.nodes[&NodeId(3)].deadline().is_none(), "its own requests get replies");
 }
 
 /// Goal: a message of a member ends the detour at once.
@@ -161,4 +160,49 @@ fn the_backup_owner_grants_no_name_while_the_primary_owner_replies_to_it() {
     assert!(!owner.world.is_unresponsive(NodeId(1)));
     assert_eq!(owner.directory().len(), 0, "it keeps no claim");
     cluster.put_small(3, Some(&id.to_string()));
+}
+
+/// Goal: readers that the owner has registered before do not wait for it either.
+#[test]
+fn a_put_reaches_readers_that_wait_at_an_unresponsive_owner() {
+    for node in [2, 3] {
+        let mut cluster = Cluster::new(5);
+        let id = named(&cluster.owned_name(1, 2, "x/1"));
+        let prefix = id.to_string().replace("x/1", "x/");
+        let waiting = [
+            Request::Get { id: id.clone() },
+            Request::Wait { ids: vec![id.clone()], count: 1 },
+            Request::Latest { prefix, after: None },
+        ];
+        let requests: Vec<RequestId> = waiting
+            .iter()
+            .flat_map(|body| [4, 5].map(|at| cluster.ask(at, body.clone())))
+            .collect();
+        cluster.slow_down(1);
+        cluster.wait_in_steps(SECOND);
+        let put = claims(&id, &[])[0].clone();
+        let put = cluster.ask(node, put);
+        cluster.wait_in_steps(250 * MILLISECOND);
+        assert!(cluster.reply(put).is_ok());
+        for request in requests {
+            assert!(cluster.reply(request).is_ok(), "{:?}", cluster.reply(request));
+        }
+        cluster.catch_up();
+        cluster.wait_in_steps(SECOND);
+        cluster.assert_at_rest();
+    }
+}
+
+#[test]
+fn one_member_reports_an_unresponsive_one_to_all_others() {
+    let (mut cluster, _) = with_unresponsive_owner();
+    let other = named(&cluster.owned_name(1, 2, "later"));
+    let reserved = cluster.ask(4, Request::Wait { ids: vec![other], count: 1 });
+    cluster.wait_in_steps(250 * MILLISECOND);
+    assert!(!cluster.replies.contains_key(&reserved));
+    let finds =
+        |cluster: &Cluster, node| cluster.nodes[&NodeId(node)].world.is_unresponsive(NodeId(1));
+    assert!([2, 3, 4].iter().all(|node| finds(&cluster, *node)), "node 4 is the one before node 1");
+    cluster.catch_up();
+    assert!(![2, 3, 4].iter().any(|node| finds(&cluster, *node)));
 }
