@@ -293,7 +293,7 @@ def test_a_table_fits_the_terminal() -> None:
         assert "policy/1  3.9 KiB  complete  pinned" in run("objects", COLUMNS="20").stdout
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_node_reports_that_it_is_ready_and_leaves_on_a_signal(number: signal.Signals) -> None:
     command = [*COMMAND, "node", "--listen", "127.0.0.1:0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:

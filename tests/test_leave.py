@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import os
+import pty
 import signal
 import subprocess
 import sys
+import termios
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
 import hoplite
 from hoplite import testing
+from programs import go, line, started
 from support import SOON, Later, eventually, same
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 MIB = 1 << 20
 COUNT = 4 * MIB
@@ -124,6 +133,172 @@ def test_a_node_of_a_daemon_thread_hands_over_at_the_end_of_its_process(tmp_path
         arguments = [sys.executable, "-c", EMBEDDED, node.address, str(tmp_path / "embedded.sock")]
         subprocess.run(arguments, check=True, timeout=2 * SOON)
         assert len(node.client().get("embedded/1", timeout=SOON)) == 1_000_000
+
+
+# Holds the only copy of embedded/1. What precedes and follows the start of the node are parameters.
+PROGRAM = """
+import os, signal, sys, threading, time
+import hoplite
+{before}
+def start():
+    global hp
+    hp = hoplite.{start}
+{main}
+hp.put(b"x" * 1_000_000, name="embedded/1")
+print("ready", flush=True)
+{wait}
+"""
+
+STARTS = {
+    "init": "init(sys.argv[1])",
+    "Node": "Node(join=[sys.argv[1]], capacity='64MiB').client()",
+}
+
+WAITS = {
+    "sleep": "time.sleep(1000)",
+    "get": "hp.get('never/1')",
+    "thread": "threading.Thread(target=time.sleep, args=(1000,)).start()",
+    "asyncio": "import asyncio; asyncio.run(hp.get_async('never/1'))",
+}
+
+
+@contextlib.contextmanager
+def embedded(
+    node: hoplite.Node, *, before: str = "", start: str = STARTS["init"], main: str = "start()", wait: str = "input()"
+) -> Iterator[subprocess.Popen[str]]:
+    """Runs a program with an embedded node that holds the only copy of embedded/1."""
+    with started(PROGRAM.format(before=before, start=start, main=main, wait=wait), node.address) as program:
+        assert line(program) == "ready"
+        yield program
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("start", STARTS.values(), ids=STARTS)
+def test_an_embedded_node_hands_over_before_a_signal_ends_its_program(start: str, number: signal.Signals) -> None:
+    with testing.cluster(1, capacity="64MiB") as (node,), embedded(node, start=start) as program:
+        program.send_signal(number)
+        assert program.wait(SOON) == -number
+        assert len(node.client().get("embedded/1", timeout=SOON)) == 1_000_000
+
+
+@pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS)
+def test_the_signal_is_noticed_wherever_the_main_thread_waits(wait: str) -> None:
+    with testing.cluster(1, capacity="64MiB") as (node,), embedded(node, wait=wait) as program:
+        program.send_signal(signal.SIGTERM)
+        assert program.wait(SOON) == -signal.SIGTERM
+        assert len(node.client().get("embedded/1", timeout=SOON)) == 1_000_000
+
+
+def test_a_second_signal_ends_a_program_whose_node_still_hands_over() -> None:
+    """The store of the other node is full, so the hand-over would take all of `leave_timeout`."""
+    with testing.cluster(1, capacity="8MiB") as (node,):
+        node.client().put(b"x" * (7 * MIB))
+        before = "os.environ['HOPLITE_LEAVE_TIMEOUT'] = '600'"
+        with embedded(
+            node, before=before, wait="hp.put(b'y' * 4_000_000); print('full', flush=True); input()"
+        ) as program:
+            assert line(program) == "full"
+            program.send_signal(signal.SIGTERM)
+            eventually(lambda: not _catches(program.pid, signal.SIGTERM))
+            program.send_signal(signal.SIGTERM)
+            assert program.wait(SOON) == -signal.SIGTERM
+
+
+# Handlers of SIGTERM that a program sets itself.
+OWN = {
+    "a handler": "signal.signal(signal.SIGTERM, lambda *_: print('mine', flush=True))",
+    "a handler of native code": """
+import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+handler = ctypes.CFUNCTYPE(None, ctypes.c_int)(lambda _: os.write(1, b'mine\\n'))
+libc.signal(signal.SIGTERM, handler)
+""",
+}
+
+
+@pytest.mark.parametrize("before", OWN.values(), ids=OWN)
+def test_a_handler_of_the_program_is_not_replaced(before: str) -> None:
+    with testing.cluster(1, capacity="64MiB") as (node,), embedded(node, before=before) as program:
+        program.send_signal(signal.SIGTERM)
+        assert line(program) == "mine"
+        go(program)
+        assert program.wait(SOON) == 0
+        assert len(node.client().get("embedded/1", timeout=SOON)) == 1_000_000
+
+
+def test_an_ignored_signal_stays_ignored() -> None:
+    """As SIGHUP under nohup."""
+    before = "signal.signal(signal.SIGHUP, signal.SIG_IGN)"
+    wait = "os.kill(os.getpid(), signal.SIGHUP); print('alive', flush=True); input()"
+    with testing.cluster(1) as (node,), embedded(node, before=before, wait=wait) as program:
+        assert line(program) == "alive"
+
+
+def test_a_handler_that_the_program_sets_later_replaces_that_of_the_node() -> None:
+    wait = OWN["a handler"] + "; print('set', flush=True); input()"
+    with testing.cluster(1) as (node,), embedded(node, wait=wait) as program:
+        assert line(program) == "set"
+        program.send_signal(signal.SIGTERM)
+        assert line(program) == "mine"
+
+
+def test_a_node_that_another_thread_starts_sets_no_handler() -> None:
+    main = "thread = threading.Thread(target=start); thread.start(); thread.join()"
+    wait = "print(signal.getsignal(signal.SIGTERM) == signal.SIG_DFL, flush=True)"
+    with testing.cluster(1) as (node,), embedded(node, main=main, wait=wait) as program:
+        assert line(program) == "True"
+
+
+def test_a_forked_child_has_the_default_handler() -> None:
+    """So a signal ends it immediately, and the parent's node stays."""
+    wait = """
+child = os.fork()
+if child == 0:
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    time.sleep(1000)
+os.kill(child, signal.SIGTERM)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), hp.node.closed, flush=True)
+input()
+"""
+    with testing.cluster(1) as (node,), embedded(node, wait=wait) as program:
+        assert line(program) == f"{-signal.SIGTERM} False"
+
+
+@pytest.mark.parametrize("start", ["terminal", "nohup"])
+def test_a_node_leaves_when_its_terminal_is_closed_unless_nohup_started_it(start: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "hoplite.tools.cli", "node", "--listen", "127.0.0.1:0", "--log-level", "info"]
+    with testing.cluster(1, capacity="64MiB") as (node,):
+        socket = str(tmp_path / "node.sock")
+        ours, theirs = pty.openpty()
+        program = subprocess.Popen(
+            [*(["nohup"] if start == "nohup" else []), *command, "--join", node.address, "--socket", socket],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+            cwd=tmp_path,
+        )
+        os.close(theirs)
+        try:
+            with hoplite.connect(socket, timeout=SOON) as client:
+                client.put(b"x" * 1_000_000, name="embedded/1")
+                os.close(ours)
+                if start == "nohup":
+                    os.kill(program.pid, signal.SIGHUP)
+                    assert client.status()["id"]
+                else:
+                    assert program.wait(SOON) == 0
+                    assert len(node.client().get("embedded/1", timeout=SOON)) == 1_000_000
+        finally:
+            program.kill()
+            program.wait()
+
+
+def _catches(pid: int, number: signal.Signals) -> bool:
+    """Whether a process has a handler of a signal."""
+    fields = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    return bool(int(fields["SigCgt"], 16) >> (number - 1) & 1)
 
 
 def _accepts_clients(node: testing.NodeProcess) -> bool:

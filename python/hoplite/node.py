@@ -9,7 +9,7 @@ import threading
 import weakref
 from typing import TYPE_CHECKING
 
-from hoplite import _admission, _listening, _native, _places, log, settings, sockets, viewers
+from hoplite import _admission, _ending, _listening, _native, _places, log, settings, sockets, viewers
 from hoplite._arguments import check_job, check_timeout
 from hoplite._client import Client
 from hoplite._shared import ClientOptions
@@ -37,7 +37,9 @@ class Node:
     `token`, `token_file`, `certificate`, `no_encryption` and `no_auth` is set.
 
     Use it in a `with` statement or `close` it: a node that leaves hands over the objects that only it holds. A node
-    that is open when the process ends leaves then, within the setting `leave_timeout`.
+    that is open when the process ends leaves then, within the setting `leave_timeout`. So it does when SIGTERM or
+    SIGHUP ends the process, if the main thread created a node and the program has no handler of that signal. A second
+    signal ends the process immediately. A handler of the program should end it by `sys.exit`.
 
     An argument that is None is read from the environment or the settings file; docs/settings.md lists them.
 
@@ -161,6 +163,7 @@ class Node:
                 raise
         self._leave_timeout: float = values["leave_timeout"]
         _running.add(self)
+        _ending.leave_first(_close_all)
         # A child made by fork inherits this object but not the node.
         self._pid = os.getpid()
         if self._service is not None:

@@ -58,7 +58,7 @@ def init(
 
     An embedded node serves a socket of its own, so that later scripts find it and `hoplite node` can still start. If
     several processes call `init` at once, one starts the node and the others attach to it. The node leaves when the
-    process ends, on `hoplite.shutdown()`, or on `client.node.close()`.
+    process ends, also by SIGTERM (see `Node`), on `hoplite.shutdown()`, or on `client.node.close()`.
 
     An argument that is None is read from the environment or the settings file; docs/settings.md lists them.
 

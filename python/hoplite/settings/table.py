@@ -256,7 +256,7 @@ SETTINGS = (
         SECONDS,
         30.0,
         "Time limit for a leaving node to hand over the objects that only it holds, and to finish its part in reduces "
-        "of other nodes. `hoplite node` leaves on a signal, an embedded node when its process ends.",
+        "of other nodes. `hoplite node` leaves on a signal, an embedded node before its process ends.",
         default_text="30",
     ),
     Setting(

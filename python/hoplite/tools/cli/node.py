@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import signal
@@ -30,7 +31,7 @@ DEFAULT_LOG = "info"
 FAILURE_EVERY_S = 0.2
 
 # Signals on which the node leaves.
-ENDS = (signal.SIGTERM, signal.SIGINT)
+ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class SettingType(click.ParamType):  # type: ignore[type-arg] # generic in the stubs of late releases only
@@ -97,7 +98,7 @@ GIVEN = [setting.name for setting in SETTINGS if setting.of_node and not setting
 )
 @json_option("Print the ready line as JSON.")
 def node(config: str | None, as_json: bool, **options: Any) -> None:  # noqa: ANN401 - each setting has its own type
-    """Run a node in the foreground until SIGINT or SIGTERM.
+    """Run a node in the foreground until SIGINT, SIGTERM or SIGHUP.
 
     When the node is ready, it prints one line and notifies systemd. On the first signal it leaves the cluster: it
     hands over the objects that only it holds. If any of them are lost, the exit code is 1. A second signal ends the
@@ -117,7 +118,9 @@ def node(config: str | None, as_json: bool, **options: Any) -> None:  # noqa: AN
     _, most = resource.getrlimit(resource.RLIMIT_CORE)
     resource.setrlimit(resource.RLIMIT_CORE, (0, most))
     # Block the signals in this thread and so in the node's threads, so that only `sigwait` receives them.
-    signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)
+    # Under nohup, SIGHUP is ignored, but `sigwait` would receive it.
+    ends = [number for number in ENDS if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN]
+    signal.pthread_sigmask(signal.SIG_BLOCK, ends)
     # Without the option, its value is `None` or false. Zero was given by the user.
     given = {name: None if value is False else value for name, value in options.items()}
     given["join"] = [seed for seeds in options["join"] for seed in seeds] or None
@@ -148,14 +151,16 @@ def node(config: str | None, as_json: bool, **options: Any) -> None:  # noqa: AN
         _warn_of_embedded(running.socket)
         threading.Thread(target=_end_if_failed, args=(running,), daemon=True).start()
         # Not sigtimedwait: after a SIGSTOP longer than its timeout, CPython returns a signal that was never sent.
-        signal.sigwait(ENDS)
+        signal.sigwait(ends)
         if running.failure is not None:
             fail_with(running.failure, "restart the node; if it fails again, report its log")
-        for number in ENDS:
+        for number in ends:
             signal.signal(number, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDS)
-        _notify("STOPPING=1", "STATUS=leaving: handing over objects that only this node holds")
-        click.echo("leaving: handing over objects that only this node holds", err=True)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ends)
+        # At SIGHUP, the terminal may be closed.
+        with contextlib.suppress(OSError):
+            _notify("STOPPING=1", "STATUS=leaving: handing over objects that only this node holds")
+            click.echo("leaving: handing over objects that only this node holds", err=True)
     finally:
         with Progress("handing over objects; press Ctrl-C to end without it"):
             is_kept = running.close(values["leave_timeout"])
