@@ -89,8 +89,8 @@ class Later(Generic[T]):
 
     def __init__(self, call: Callable[P, T], *args: P.args, **options: P.kwargs) -> None:
         self._call = functools.partial(call, *args, **options)
-        self._thread = threading.Thread(target=self._run, daemon=True)
         self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
@@ -103,6 +103,11 @@ class Later(Generic[T]):
         """Returns whether the call has ended, after waiting at most `within` seconds."""
         self._thread.join(within)
         return not self._thread.is_alive()
+
+    @property
+    def error(self) -> BaseException | None:
+        """The error of the call, if it has ended with one."""
+        return self._error
 
     def result(self, within: float = SOON) -> T:
         """Returns the result of the call."""

@@ -142,9 +142,9 @@ CALLS: dict[str, Callable[[hoplite.Client, float], object]] = {
     "put": lambda client, timeout: client.put(b"x", timeout=timeout),
     "put with options": lambda client, timeout: client.put(b"x", name="x/1", exist_ok=True, timeout=timeout),
     "create": lambda client, timeout: client.create(100_000, timeout=timeout),
+    "reserve": lambda client, timeout: client.reserve(name="x/3", timeout=timeout),
     "reduce": lambda client, timeout: client.reduce(["x/1"], timeout=timeout),
     "get": lambda client, timeout: client.get("x/1", timeout=timeout),
-    "get without waiting": lambda client, _: client.get("x/1", timeout=0),
     "several": lambda client, timeout: client.get(["x/1", "x/2"], timeout=timeout),
     "into": lambda client, timeout: client.get("x/1", out=bytearray(1), timeout=timeout),
     "part": lambda client, timeout: client.get("x/1", part=slice(1), timeout=timeout),
@@ -181,6 +181,19 @@ def test_calls_wait_for_the_next_node_until_their_timeout(socket: Path, monkeypa
             assert rest is not None
             assert rest < SOON
             buffer.seal(timeout=SOON)
+
+
+def test_a_timeout_of_0_limits_the_wait_for_objects_not_for_the_next_node(socket: Path) -> None:
+    with node_at(socket) as first:
+        client = hoplite.connect(f"unix:{socket}")
+        kill_and_wait(first)
+        eventually(lambda: client._native.is_node_gone())
+        calls = {name: Later(call, client, 0) for name, call in CALLS.items()}
+        assert not calls["latest"].done(within=0.2)
+        with node_at(socket):
+            for name, call in calls.items():
+                assert call.done(SOON), name
+                assert not isinstance(call.error, hoplite.NodeDown), name
 
 
 def test_reconnecting_does_not_block_an_event_loop(socket: Path) -> None:

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from hoplite.values import Allowed
 
 # How long a client with `reconnect` waits for the next node: in a thread, counted from when it detects that its node is
-# gone; at least, in a later call; in an event loop, and at least, in a call with a timeout. The last is the interval
-# between two attempts.
+# gone; at least, in a later call; in an event loop, and at least, in a call with a timeout above 0. The last is the
+# interval between two attempts.
 RECONNECT_S = 10.0
 LATER_S = 0.5
 IN_LOOP_S = 0.02
@@ -138,8 +138,8 @@ class Attachment:
         # Later calls wait for less time, so that they do not all wait for a node that never starts.
         in_thread = max(min(LATER_S, RECONNECT_S), self._gone_at + RECONNECT_S - now)
         limit = IN_LOOP_S if is_in_loop() else in_thread
-        if call_limit is not None:
-            # Calls without waiting, too, find a node that runs.
+        # A timeout of 0 requests the present state of objects, which only a node knows.
+        if call_limit:
             limit = min(limit, max(call_limit, IN_LOOP_S))
         until = now + limit
         why = "another thread is still reconnecting"

@@ -77,8 +77,9 @@ def init(
             encryption.
         reconnect: whether to attach to the next node on the same socket after the node's process ends. Calls in
             progress raise `NodeDown`. The next call waits for a new node until its timeout, for at most 10 s after the
-            end was detected; in an event loop it does not wait. Objects that only the old node held are lost; other
-            refs stay valid. With False every later call raises `NodeDown`.
+            end was detected; in an event loop it does not wait. A timeout of 0 limits waits for objects, not this one.
+            Objects that only the old node held are lost; other refs stay valid. With False every later call raises
+            `NodeDown`.
         capability: path or text of a capability that restricts this client, created by `hoplite token grant`. The
             default is HOPLITE_CAPABILITY, or no restriction. It requires a running node.
         digest: whether `put` announces the SHA-256 of the bytes of each object. Every node that receives the object

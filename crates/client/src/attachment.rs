@@ -23,8 +23,8 @@ use crate::{
 };
 
 /// How long a client with `reconnect` waits for the next node, counted from when it detects that its node is gone; and
-/// at least, in a later call. A call with a timeout waits for at least the third. The last is the interval between two
-/// attempts.
+/// at least, in a later call. A call with a timeout above 0 waits for at least the third. The last is the interval
+/// between two attempts.
 const RECONNECT: Duration = Duration::from_secs(10);
 const LATER: Duration = Duration::from_millis(500);
 const BRIEF: Duration = Duration::from_millis(20);
@@ -242,7 +242,8 @@ impl Attachment {
         let gone_for = now.duration_since(*gone.gone_at.get_or_init(|| now));
         // Later calls wait for less time, so that they do not all wait for a node that never starts.
         let longest = RECONNECT.saturating_sub(gone_for).max(LATER);
-        // Calls without waiting, too, find a node that runs.
+        // A timeout of 0 requests the present state of objects, which only a node knows.
+        let call_limit = call_limit.filter(|limit| !limit.is_zero());
         let limit = call_limit.map_or(longest, |limit| longest.min(limit.max(BRIEF)));
         let until = now + limit;
         let mut reason = "another thread is still reconnecting".to_owned();

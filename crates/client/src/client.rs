@@ -31,7 +31,7 @@ pub struct ClientOptions {
     /// closed or failed. The default of `init` is HOPLITE_JOB.
     pub job: Option<String>,
     /// Whether to attach to the next node on the same socket after the node's process ends; true by default. Calls in
-    /// progress fail with `NodeDown`. The next call waits for a new node for at most 10 s.
+    /// progress fail with `NodeDown`. The next call waits for a new node for at most 10 s, also with a timeout of 0.
     pub reconnect: bool,
     /// A capability that restricts this client, as its text or the path of its file; HOPLITE_CAPABILITY by default.
     pub capability: Option<String>,

@@ -39,10 +39,13 @@ fn client_attaches_to_the_next_node() {
     let lease = client.lease("leased").timeout(LONG).wait().unwrap();
     embedded.node.close(Some(LONG));
     assert_eq!(waiting.wait().unwrap_err().kind(), ErrorKind::NodeDown);
-    let gone = client.put(b"x").timeout(Duration::ZERO).wait().unwrap_err();
+    let gone = client.put(b"x").timeout(Duration::from_millis(1)).wait().unwrap_err();
     assert_eq!(gone.kind(), ErrorKind::NodeDown);
     assert!(gone.to_string().contains("no other node served that socket"), "{gone}");
+    // A timeout of 0 limits the wait for objects, not for the node.
+    let at_once = client.latest("x/").timeout(Duration::ZERO).start();
     let next = Node::start(embedded.folder.options()).unwrap();
+    assert_eq!(at_once.wait().unwrap_err().kind(), ErrorKind::Timeout);
     assert_eq!(steady.put(b"x").wait().unwrap_err().kind(), ErrorKind::NodeDown);
     let started = client.put(b"x").name("leased").timeout(LONG).start();
     assert_eq!(started.wait().unwrap().as_str(), "leased");

@@ -70,13 +70,15 @@ class Making(Attachment):
             >>> hp.put(b"computed", name=ref) == ref
             True
         """
-        check_timeout(timeout)
-        return Ref(answer(self._open().start_reserve(name, timeout)), self)
+        return Ref(answer(self._start_reserve(name, timeout)), self)
 
     async def reserve_async(self: Client, *, name: str | None = None, timeout: float | None = None) -> Ref:
         """`reserve`, for asyncio."""
-        check_timeout(timeout)
-        return Ref(await answer_async(self._open().start_reserve(name, timeout)), self)
+        return Ref(await answer_async(self._start_reserve(name, timeout)), self)
+
+    def _start_reserve(self, name: str | None, timeout: float | None) -> Pending[str]:
+        native, limit = self._open_within(check_timeout(timeout))
+        return native.start_reserve(name, limit)
 
     def put(
         self: Client,
