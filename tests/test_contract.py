@@ -6,6 +6,7 @@ It holds for every place and both kinds of verbs.
 from __future__ import annotations
 
 import array
+import re
 import time
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
@@ -106,6 +107,25 @@ def test_exist_ok_returns_the_existing_object(crew: Crew, size: int) -> None:
     same(crew.getter.get(name, timeout=SOON), numbers(size, seed=7))
     # Without a name there is no existing object.
     assert crew.putter.put(b"", exist_ok=True) != crew.putter.put(b"", exist_ok=True)
+
+
+@SIZES
+def test_newest_refuses_a_put_below_the_newest_version(crew: Crew, size: int) -> None:
+    prefix = crew.name("newest") + "/"
+    for client, number in ((crew.putter, 7), (crew.getter, 9), (crew.reducer, 30)):
+        client.put(numbers(size), name=f"{prefix}{number}", newest=True, retain=2)
+        for other in crew.clients:
+            with pytest.raises(
+                hoplite.InvalidArgument, match=re.escape(f"{prefix}6 would go back: {prefix}{number} exists")
+            ):
+                other.put(numbers(size), name=f"{prefix}6", newest=True)
+            with pytest.raises(hoplite.NameTaken):
+                other.put(numbers(size), name=f"{prefix}{number}", newest=True)
+    # An existing object is returned, although it is not the newest.
+    assert crew.putter.put(b"", name=f"{prefix}9", newest=True, exist_ok=True) == hoplite.Ref(f"{prefix}9")
+    for name in (None, "none"):
+        with pytest.raises(hoplite.InvalidArgument, match="newest needs a name that ends in"):
+            crew.putter.put(b"", name=name, newest=True)
 
 
 def test_timeout_0_returns_only_local_objects(crew: Crew) -> None:

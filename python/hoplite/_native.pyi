@@ -102,6 +102,7 @@ class Client:
         retain: int | None,
         ttl: float | None,
         exist_ok: bool,
+        newest: bool,
         digest: bool,
         timeout: float | None,
     ) -> Pending[tuple[str, int]]: ...

@@ -165,6 +165,14 @@ def test_versions_of_both_sides(pair: Pair) -> None:
                 side.get(gone, timeout=SOON)
 
 
+def test_newest_refuses_a_version_below_that_of_the_other_side(pair: Pair) -> None:
+    for number, (one, other) in enumerate([sides(pair), sides(pair)[::-1]]):
+        one.put(b"7", name=f"{number}/7", newest=True)
+        with pytest.raises(hoplite.InvalidArgument, match=f"{number}/7 exists"):
+            other.put(b"6", name=f"{number}/6", newest=True)
+        other.put(b"8", name=f"{number}/8", newest=True)
+
+
 def test_exist_ok_returns_the_object_of_the_other_side(pair: Pair) -> None:
     for number, (one, other) in enumerate([sides(pair), sides(pair)[::-1]]):
         name = f"{number}/x"

@@ -184,6 +184,7 @@ pub(crate) unsafe fn put_call(
         .ttl(optional_seconds(options.ttl, "options->ttl")?)
         .replicas(options.replicas.max(1))
         .exist_ok(options.exist_ok.is_set())
+        .newest(options.newest.is_set())
         .timeout(limit);
     Ok(match name {
         Some(name) => put.name(name),

@@ -92,6 +92,8 @@ pub struct PutOptions {
     pub ttl: f64,
     /// Succeed if an object of this name exists already.
     pub exist_ok: Flag,
+    /// Fail if a higher number exists under the prefix of the name.
+    pub newest: Flag,
 }
 
 /// Options of `hoplite_create`.

@@ -121,6 +121,20 @@ fn names_are_taken_once() {
 }
 
 #[test]
+fn a_put_of_the_newest_version_refuses_to_go_back() {
+    let Embedded { client, .. } = &Embedded::new();
+    client.put(b"7").name("v/7").newest(true).wait().unwrap();
+    for refused in in_each_way!(client.put(b"6".to_vec()).name("v/6").newest(true)) {
+        let refused = refused.unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
+        assert!(refused.to_string().contains("v/7 exists"), "{refused}");
+    }
+    client.put(b"8").name("v/8").newest(true).wait().unwrap();
+    let unnumbered = client.put(b"x").name("v").newest(true).wait().unwrap_err();
+    assert!(unnumbered.to_string().contains("newest needs a name"), "{unnumbered}");
+}
+
+#[test]
 fn old_versions_are_pruned_and_the_latest_is_found() {
     let Embedded { client, .. } = &Embedded::new();
     for version in 1..=3 {

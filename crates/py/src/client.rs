@@ -159,10 +159,11 @@ impl Client {
         retain: Option<u64>,
         ttl: Option<f64>,
         exist_ok: bool,
+        newest: bool,
         digest: bool,
         timeout: Option<f64>,
     ) -> PyResult<Pending> {
-        let is_plain = replicas == 1 && retain.is_none() && !exist_ok && !digest;
+        let is_plain = replicas == 1 && retain.is_none() && !exist_ok && !newest && !digest;
         if is_plain && what.nbytes <= INLINE_BYTES_MAX {
             let waiting = self.put_small(py, what, &parts, name.as_deref(), ttl, timeout)?;
             let then = |py: Python<'_>, id: ObjectId| {
@@ -185,7 +186,7 @@ impl Client {
             None,
             move |client| {
                 let put = client.put(value).replicas(replicas).retain(retain).ttl(ttl);
-                let put = put.exist_ok(exist_ok).digest(digest).timeout(timeout);
+                let put = put.exist_ok(exist_ok).newest(newest).digest(digest).timeout(timeout);
                 match name {
                     Some(name) => put.name(name),
                     None => put,

@@ -89,6 +89,7 @@ class Making(Attachment):
         retain: int | None = None,
         ttl: float | None = None,
         exist_ok: bool = False,
+        newest: bool = False,
         timeout: float | None = None,
     ) -> Ref:
         """Copies a value into the store as a new immutable object.
@@ -116,6 +117,9 @@ class Making(Attachment):
                 does not depend on which nodes live then. Values that `get` returned stay valid. None means no limit.
             exist_ok: if the name is taken, return the ref of the existing object, whatever its bytes and replicas.
                 Nothing is replicated or deleted then.
+            newest: refuse the put if a higher number exists under the prefix of the name. A program that restarts and
+                begins to count anew then gets an error, instead of putting versions that no reader of `latest` takes.
+                This is checked before the put, so of two concurrent puts either can be the later one.
             timeout: seconds to wait for memory in the store and for the replicas.
 
         Returns:
@@ -123,8 +127,9 @@ class Making(Attachment):
 
         Raises:
             InvalidArgument: the name is empty or too long, or is a ref that this client did not reserve or has used
-                already; `retain` or `replicas` is below 1; `retain` is given and the name has no number; `ttl` is not
-                positive; or pickle fails on the value.
+                already; `retain` or `replicas` is below 1; `retain` or `newest` is given and the name has no number;
+                `newest` is given and a higher number exists, which the message names; `ttl` is not positive; or pickle
+                fails on the value.
             NameTaken: an object with that name exists, or another client or a reduce has reserved it.
             NotAllowed: the capability of this client does not allow the put. If it does not allow the deletions of
                 `retain`, the object exists.
@@ -144,7 +149,7 @@ class Making(Attachment):
             >>> hp.put(b"others", name="policy/17", exist_ok=True)
             Ref('policy/17')
         """
-        if retain is None and not self._options.digest and not exist_ok and check_replicas(replicas) == 1:
+        if retain is None and not self._options.digest and not (exist_ok or newest) and check_replicas(replicas) == 1:
             # In one step: a coroutine would add a tenth to the time of a small put.
             text = None if name is None else check_ref(name)
             lives = check_ttl(ttl)
@@ -153,7 +158,8 @@ class Making(Attachment):
             ref = Ref(native.put(what, what.parts, text, lives, limit), self)
             ref._replicas = 1
             return ref
-        return self._made(answer(self._start_put(value, name, replicas, retain, ttl, exist_ok, timeout)))
+        started = self._start_put(value, name, replicas, retain, ttl, exist_ok, newest, timeout)
+        return self._made(answer(started))
 
     async def put_async(
         self: Client,
@@ -164,6 +170,7 @@ class Making(Attachment):
         retain: int | None = None,
         ttl: float | None = None,
         exist_ok: bool = False,
+        newest: bool = False,
         timeout: float | None = None,
     ) -> Ref:
         """`put`, for asyncio.
@@ -171,7 +178,9 @@ class Making(Attachment):
         Asyncio:
             The value must not change before this returns. If it is canceled, there is no object.
         """
-        return self._made(await answer_async(self._start_put(value, name, replicas, retain, ttl, exist_ok, timeout)))
+        return self._made(
+            await answer_async(self._start_put(value, name, replicas, retain, ttl, exist_ok, newest, timeout))
+        )
 
     def _start_put(
         self,
@@ -181,11 +190,12 @@ class Making(Attachment):
         retain: int | None,
         ttl: float | None,
         exist_ok: bool,
+        newest: bool,
         timeout: float | None,
     ) -> Pending[tuple[str, int]]:
         """Returns the request for the ref of a put, and for the number of nodes that keep a copy; 0 if unknown."""
         text = None if name is None else check_ref(name)
-        options = check_replicas(replicas), check_retain(retain, text), check_ttl(ttl), bool(exist_ok)
+        options = check_replicas(replicas), check_retain(retain, text), check_ttl(ttl), bool(exist_ok), bool(newest)
         native, limit = self._open_within(check_timeout(timeout))
         what = values.encode(value, allow_pickle=self._allow_pickle)
         return native.start_put(what, what.parts, text, *options, self._options.digest, limit)

@@ -38,15 +38,22 @@ pub(crate) fn retain(retain: Option<u64>, name: Option<&ObjectId>) -> Result<Opt
     if number == 0 {
         return Err(Error::argument("retain is 0, and it counts the new object: set at least 1"));
     }
+    Ok(Some((versioned("retain", name)?, number)))
+}
+
+/// Checks that an object is a version of a prefix, as an option requires; returns its name.
+pub(crate) fn newest(newest: bool, name: Option<&ObjectId>) -> Result<Option<Name>> {
+    newest.then(|| versioned("newest", name)).transpose()
+}
+
+fn versioned(option: &str, name: Option<&ObjectId>) -> Result<Name> {
     let given = match name {
-        Some(ObjectId::Named(name)) if name.version().is_some() => {
-            return Ok(Some((name.clone(), number)));
-        }
+        Some(ObjectId::Named(name)) if name.version().is_some() => return Ok(name.clone()),
         Some(other) => format!("{other:?} does not"),
         None => "this put has no name".into(),
     };
     let message = format!(
-        "retain needs a name that ends in \"/\" and a number, and {given}: use a name such as policy/17"
+        "{option} needs a name that ends in \"/\" and a number, and {given}: use a name such as policy/17"
     );
     Err(Error::argument(message))
 }

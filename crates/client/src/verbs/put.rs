@@ -7,7 +7,11 @@ use std::{
 
 use hoplite_node::{
     Client as Native, Value as NativeValue, digest,
-    proto::{id::ObjectId, limits::INLINE_BYTES_MAX, meta::Meta},
+    proto::{
+        id::{Name, ObjectId},
+        limits::{INLINE_BYTES_MAX, OWNER_TIMEOUT_NS},
+        meta::Meta,
+    },
 };
 
 use super::checks;
@@ -35,6 +39,7 @@ struct PutOptions {
     retain: Option<u64>,
     ttl: Option<Duration>,
     exist_ok: bool,
+    newest: bool,
     digest: bool,
 }
 
@@ -46,6 +51,7 @@ impl<'a> Put<'a> {
             retain: None,
             ttl: None,
             exist_ok: false,
+            newest: false,
             digest: false,
         };
         Self { value, options }
@@ -84,6 +90,12 @@ impl Call<'_, Put<'_>> {
         self
     }
 
+    /// Refuses the put if a newer version exists under the prefix of the name. This is checked before the put.
+    pub fn newest(mut self, newest: bool) -> Self {
+        self.verb.options.newest = newest;
+        self
+    }
+
     /// Announces the digest of the bytes, also if the client does not.
     #[doc(hidden)]
     pub fn digest(mut self, digest: bool) -> Self {
@@ -105,6 +117,7 @@ impl Verb for Put<'_> {
         let Self { value, options } = self;
         let name = options.name.transpose()?;
         let retained = checks::retain(options.retain, name.as_ref())?;
+        let newest = checks::newest(options.newest, name.as_ref())?;
         let replicas = checks::replicas(options.replicas)?;
         let ttl = checks::ttl(options.ttl)?;
         let (native, limit) = attachment.open(mode, limit).await?;
@@ -115,6 +128,9 @@ impl Verb for Put<'_> {
             && exists(&native, mode, id, limit).await?
         {
             return Ok(Ref::new(id).into());
+        }
+        if let Some(name) = newest {
+            check_newest(&native, mode, &name, left(limit, begun)).await?;
         }
         let mut meta = value.meta.clone();
         if attachment.digests() || options.digest {
@@ -157,6 +173,42 @@ async fn exists(
     }
 }
 
+/// Checks that no newer version of a name exists.
+async fn check_newest(
+    native: &Native,
+    mode: Mode,
+    name: &Name,
+    limit: Option<Duration>,
+) -> Result<()> {
+    let prefix = format!("{}/", name.group());
+    let begun = Instant::now();
+    loop {
+        let asked = Instant::now();
+        let newer = native.start_latest(&prefix, name.version(), Some(Duration::ZERO));
+        match mode.reply(newer).await {
+            Ok(newest) => {
+                let message = format!(
+                    "{} would go back: {} exists, and readers of latest take the highest number: put a higher number, \
+                     or delete the names under {prefix} to begin anew",
+                    name.as_str(),
+                    newest.as_str()
+                );
+                return Err(Error::argument(message));
+            }
+            Err(error) if error.kind() == ErrorKind::Timeout => {
+                if asked.elapsed() < Duration::from_nanos(OWNER_TIMEOUT_NS) {
+                    return Ok(());
+                }
+                // The owner has not replied.
+                if left(limit, begun).is_some_and(|left| left.is_zero()) {
+                    return Err(error);
+                }
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
 /// Puts the bytes, and waits until they are in the store.
 async fn copied(
     native: &Native,
@@ -189,7 +241,7 @@ async fn more_copies(
     mode: Mode,
     id: &ObjectId,
     replicas: u32,
-    retained: Option<(hoplite_node::proto::id::Name, u64)>,
+    retained: Option<(Name, u64)>,
     limit: Option<Duration>,
 ) -> Result<u32> {
     let begun = Instant::now();

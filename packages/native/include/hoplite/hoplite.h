@@ -236,6 +236,8 @@ typedef struct {
     double ttl;
     /** Succeed if an object of this name exists already. */
     bool exist_ok;
+    /** Fail if a higher number exists under the prefix of the name. */
+    bool newest;
 } hoplite_put_options;
 
 /** The text of a ref, which any process of the cluster can pass to `hoplite_get`. */

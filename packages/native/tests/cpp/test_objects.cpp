@@ -21,6 +21,12 @@ TEST_P(Contract, names_that_are_not_valid_are_rejected) {
     fails<hoplite::InvalidArgument>([&] { (void)getter->get(static_cast<const char*>(nullptr)); }, {"ref"});
 }
 
+TEST_P(Contract, newest_refuses_to_go_back) {
+    putter->put("7", {.name = name("v/7"), .newest = true});
+    fails<hoplite::InvalidArgument>([&] { getter->put("6", {.name = name("v/6"), .newest = true}); }, {"v/7"});
+    getter->put("8", {.name = name("v/8"), .newest = true});
+}
+
 TEST_P(Contract, exist_ok_returns_the_existing_object) {
     const std::string object = name();
     for (unsigned turn = 0; turn < 3; ++turn) {

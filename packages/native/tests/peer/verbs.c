@@ -36,6 +36,7 @@ static hoplite_code put(const words *w, result *r, hoplite_pending *later) {
     options.retain = words_size(w, "retain", 0);
     options.ttl = words_real(w, "ttl", 0);
     options.exist_ok = words_flag(w, "exist_ok");
+    options.newest = words_flag(w, "newest");
     r->kind = REF;
     return later ? hoplite_put_async(client_of(w), &array, &options, timeout_of(w), later)
                  : hoplite_put(client_of(w), &array, &options, timeout_of(w), &r->ref);

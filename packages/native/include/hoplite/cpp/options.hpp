@@ -41,6 +41,8 @@ struct PutOptions {
     Duration ttl = {};
     /// If the name is taken, return the ref of the existing object.
     bool exist_ok = false;
+    /// Refuse the put if a higher number exists under the prefix of the name. This is checked before the put.
+    bool newest = false;
     /// Time to wait for memory in the store and for the replicas.
     Duration timeout = {};
 };
@@ -154,6 +156,7 @@ inline Result<hoplite_put_options> raw(const PutOptions& options) {
     raw.retain = options.retain.value_or(0);
     raw.ttl = options.ttl ? options.ttl->count() : 0;
     raw.exist_ok = options.exist_ok;
+    raw.newest = options.newest;
     return raw;
 }
 
