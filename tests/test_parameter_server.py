@@ -1,4 +1,4 @@
-"""The parameter server of docs/parameter-server.md, with a node that is killed while a worker uses it."""
+"""The parameter server of docs/parameter-server.md, whose processes and nodes are killed and restarted."""
 
 from __future__ import annotations
 
@@ -6,118 +6,175 @@ import contextlib
 import re
 import subprocess
 import sys
-import threading
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 import hoplite
 from hoplite import Node, testing
+from programs import kill
 from support import SOON, Later, eventually, numbers, same
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 PAGE = Path(__file__).parent.parent / "docs" / "parameter-server.md"
 
 PROGRAMS = "\n".join(re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE))
 
+WORKERS = ["a", "b", "c"]
+
+SIZE = 50_000
+
 WORKER = f"""
 import sys
 import numpy as np
 {PROGRAMS}
-hp = hoplite.connect(sys.argv[1])
-seat, stuck_at = sys.argv[2], int(sys.argv[3])
-count = 0
-
 def compute(weights):
-    global count
-    count += 1
-    if count == stuck_at:
-        # Its gradient is reserved, and is never put.
-        print("stuck", flush=True)
-        time.sleep(600)
+    time.sleep(0.005)
     return np.ones_like(weights)
 
-work(hp, seat, compute)
+work(hoplite.connect(sys.argv[1]), sys.argv[2], compute)
+"""
+
+SERVER = f"""
+import sys
+import numpy as np
+{PROGRAMS}
+serve(hoplite.connect(sys.argv[1]), np.zeros({SIZE}, np.int32), {WORKERS}, int(sys.argv[2]), 1_000_000)
 """
 
 
-def worker(node: Any, seat: str, stuck_at: int = 0) -> subprocess.Popen[str]:  # noqa: ANN401 - a node of any kind
-    arguments = [sys.executable, "-c", WORKER, node.socket, seat, str(stuck_at)]
-    return subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+class Training:
+    """A server and three workers on two nodes, and a third node for the client that looks on."""
+
+    def __init__(self, stack: contextlib.ExitStack, folder: Path, count: int) -> None:
+        self._stack = stack
+        self._folder = folder
+        self._count = count
+        self._safe = stack.enter_context(testing.node_process())
+        self.client = stack.enter_context(self._safe.client())
+        self._processes: dict[str, subprocess.Popen[str]] = {}
+        self.nodes: dict[str, testing.NodeProcess] = {}
+        for where in ("server", "workers"):
+            self.start_node(where)
+        eventually(lambda: len(self.client.status()["members"]) == 3)
+        for name in ["server", *WORKERS]:
+            self.start(name)
+
+    def start_node(self, where: str) -> None:
+        """Starts a node, or starts it again at the same socket, as systemd does."""
+        options = ("--socket", str(self._folder / f"{where}.sock"), "--join", self._safe.address)
+        self.nodes[where] = self._stack.enter_context(testing.node_process(*options))
+
+    def kill_node(self, where: str) -> None:
+        kill(self.nodes[where].process)
+
+    def start(self, name: str) -> None:
+        """Starts the server or a worker, as a supervisor does."""
+        is_server = name == "server"
+        socket = self.nodes["server" if is_server else "workers"].socket
+        program = [SERVER, socket, str(self._count)] if is_server else [WORKER, socket, name]
+        self._processes[name] = subprocess.Popen([sys.executable, "-c", *program], text=True)
+        self._stack.callback(self.kill, name)
+
+    def kill(self, name: str) -> None:
+        kill(self._processes[name])
+
+    def is_running(self, name: str) -> bool:
+        return self._processes[name].poll() is None
+
+    def goes_on(self) -> None:
+        """Waits for several steps, and checks that the weights are the sum of `count` gradients of each."""
+        start = self.client.latest("weights/", timeout=SOON).number
+        assert start is not None
+        number = self.client.latest("weights/", after=start + 5, timeout=SOON).number
+        assert number is not None
+        with contextlib.suppress(hoplite.ObjectDeleted):
+            weights = self.client.get(f"weights/{number}", timeout=SOON)
+            same(weights, np.full(SIZE, self._count * number, np.int32))
 
 
-class Gate:
-    """A client that delays the put of one name until it is allowed."""
-
-    def __init__(self, client: hoplite.Client, name: str) -> None:
-        self._client = client
-        self._name = name
-        self.is_open = threading.Event()
-
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - a verb
-        return getattr(self._client, name)
-
-    def put(self, value: object, *, name: str, retain: int) -> hoplite.Ref:
-        if name == self._name:
-            assert self.is_open.wait(SOON)
-        return self._client.put(value, name=name, retain=retain)
-
-
-@pytest.mark.parametrize(("size", "count"), [(100, 2), (50_000, 3)], ids=["the others continue", "all are required"])
-@pytest.mark.faults("kills a node")
-def test_the_seat_of_a_worker_on_a_killed_node_is_reused(size: int, count: int) -> None:
-    module: dict[str, Any] = {}
-    exec(PROGRAMS, module)
+@contextlib.contextmanager
+def training(folder: Path, count: int) -> Iterator[Training]:
     with contextlib.ExitStack() as stack:
-        server = stack.enter_context(testing.node_process())
-        safe, doomed = (stack.enter_context(testing.node_process("--join", server.address)) for _ in range(2))
-        hp = stack.enter_context(server.client())
-        eventually(lambda: len(hp.status()["members"]) == 3)
-        workers = [worker(safe, "a"), worker(safe, "b"), worker(doomed, "c", stuck_at=3)]
-        try:
-            # A new owner reports after 0.75 s that an object is lost, so the steps behind the gate must take longer.
-            steps = 300 if count == 2 else 60
-            gate = Gate(hp, "weights/30" if count == 2 else "")
-            serving = Later(module["serve"], gate, np.zeros(size, np.int32), ["a", "b", "c"], count, steps)
-            assert workers[2].stdout is not None
-            assert workers[2].stdout.readline() == "stuck\n"
-            doomed.process.kill()
-            workers[2].kill()
-            eventually(lambda: len(hp.status()["members"]) == 2)
-            gate.is_open.set()
-            # A worker manager would start this one.
-            workers.append(worker(safe, "c"))
-            weights, vacated = serving.result(2 * SOON)
-            assert vacated == ["c"]
-            # One sum failed: that of all three, or of two that include the lost worker.
-            sums = int(weights[0]) // count
-            assert sums in ({steps - 1} if count == 3 else {steps - 1, steps})
-            same(weights, np.full(size, count * sums, np.int32))
-            # Three were announced before, and the numbers of the seat continue.
-            assert hp.latest("seat/c/", after=3, timeout=SOON).number > 3
-        finally:
-            for process in workers:
-                process.kill()
-                process.communicate()
+        found = Training(stack, folder, count)
+        found.goes_on()
+        yield found
+        found.goes_on()
+        for name in ["server", *WORKERS]:
+            assert found.is_running(name), name
+            found.kill(name)
+        # Two versions, and one that was being put; per worker a gradient, and one that was being put; sums.
+        eventually(lambda: len(found.client.directory(timeout=SOON)) <= 3 + 2 * len(WORKERS) + 5)
+        assert len(found.client.directory("weights/", timeout=SOON)) <= 3
 
 
-def test_unused_gradients_are_deleted() -> None:
-    """Each sum takes one of three workers, so the others create gradients that are never waited for."""
-    size = 50_000
+# All gradients are required, or the sum of a step takes the first two.
+COUNTS = pytest.mark.parametrize("count", [2, 3], ids=["the first two", "all"])
+
+
+@COUNTS
+@pytest.mark.faults("kills programs")
+def test_training_goes_on_when_its_programs_are_killed(count: int, tmp_path: Path) -> None:
+    with training(tmp_path, count) as running:
+        for _ in range(3):
+            running.kill("server")
+            running.start("server")
+            running.goes_on()
+        running.kill("b")
+        if count == 2:
+            running.goes_on()
+        running.start("b")
+        running.goes_on()
+        # Two at once.
+        running.kill("server")
+        running.kill("a")
+        running.start("server")
+        running.start("a")
+
+
+@COUNTS
+@pytest.mark.parametrize("where", ["server", "workers"])
+@pytest.mark.faults("kills a node")
+def test_training_goes_on_when_a_node_is_killed(where: str, count: int, tmp_path: Path) -> None:
+    """The programs keep running: they reconnect to the node that replaces it."""
+    with training(tmp_path, count) as running:
+        for _ in range(2):
+            running.kill_node(where)
+            running.start_node(where)
+            running.goes_on()
+
+
+@pytest.mark.faults("kills a node and its programs")
+def test_training_goes_on_when_a_host_is_killed(tmp_path: Path) -> None:
+    with training(tmp_path, 2) as running:
+        running.kill_node("server")
+        running.kill("server")
+        running.start_node("server")
+        running.start("server")
+        running.goes_on()
+        running.kill_node("workers")
+        for name in WORKERS:
+            running.kill(name)
+        running.start_node("workers")
+        for name in WORKERS:
+            running.start(name)
+
+
+def test_training_ends_after_its_steps() -> None:
     module: dict[str, Any] = {}
     exec(PROGRAMS, module)
     with Node() as node, node.client() as hp:
-        workers = [worker(node, seat) for seat in "abc"]
+        workers = [subprocess.Popen([sys.executable, "-c", WORKER, node.socket, name], text=True) for name in WORKERS]
         try:
-            serving = Later(module["serve"], hp, np.zeros(size, np.int32), ["a", "b", "c"], 1, 200)
-            same(serving.result(2 * SOON)[0], np.full(size, 200, np.int32))
+            serving = Later(module["serve"], hp, np.zeros(SIZE, np.int32), WORKERS, 1, 50)
+            same(serving.result(2 * SOON), np.full(SIZE, 50, np.int32))
         finally:
             for process in workers:
-                process.kill()
-                process.communicate()
-        # Per seat: one gradient that is waited for, some later ones, a reservation, and as many names.
-        assert len(hp.objects()) <= 60
+                kill(process)
 
 
 @pytest.mark.faults("kills a node")
