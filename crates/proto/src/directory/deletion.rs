@@ -21,7 +21,7 @@ use super::{
 use crate::{
     error::Error,
     id::{Instance, NodeId, ObjectId, RequestId},
-    limits::{BURIED_MAX, DELETERS_MAX, ORPHAN_GRACE_NS, REMEMBERED_MAX, TOMBSTONE_NS, limit_name},
+    limits::{BURIED_MAX, DELETERS_MAX, REMEMBERED_MAX, TOMBSTONE_NS, limit_name},
     members::Members,
     message::{Announce, Message},
     mutants::{self, Mutant},
@@ -94,8 +94,7 @@ impl Directory {
         id: &ObjectId,
         request: RequestId,
     ) -> bool {
-        let until = self.changed_at.map(|changed| changed + ORPHAN_GRACE_NS);
-        let Some(until) = until.filter(|until| now < *until) else { return false };
+        let Some(until) = self.unsettled_until(now) else { return false };
         if mutants::is_active(Mutant::DeletesBeforeReannouncement) {
             return false;
         }

@@ -17,7 +17,8 @@ impl Directory {
         let alarm = self.alarms.first().map(|(at, _)| (*at).max(self.resumed_at));
         let forgotten = self.remembered.front().map(|(until, _)| (*until).max(self.resumed_at));
         let leases = self.leases.deadline();
-        [parked, alarm, forgotten, leases, self.next_slice()].into_iter().flatten().min()
+        let times = [parked, alarm, forgotten, leases, self.latest_due, self.next_slice()];
+        times.into_iter().flatten().min()
     }
 
     /// Handles everything that is due: forgets old deletions, and reports lost objects to the nodes that wait for
@@ -35,6 +36,7 @@ impl Directory {
                 }
             }
         }
+        self.settle_latest(context);
         self.expire_leases(context);
         if self.resumed_at > now {
             return;

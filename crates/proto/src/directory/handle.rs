@@ -162,7 +162,7 @@ impl Directory {
                 self.bury_older(context, id, instances);
             }
             Message::Latest { prefix, after, request } => {
-                self.watch_latest(from, prefix, *after, *request, context.outbox);
+                self.watch_latest(context, from, prefix, *after, *request);
             }
             Message::CancelLatest { request } => {
                 self.latest.retain(|waiter| (waiter.node, waiter.request) != (from, *request));

@@ -26,24 +26,48 @@ const OLDER_MAX: usize = 1024;
 impl Directory {
     pub(super) fn watch_latest(
         &mut self,
+        context: &mut Context<'_>,
         from: NodeId,
         prefix: &str,
         after: Option<u64>,
         request: RequestId,
-        outbox: &mut Outbox,
     ) {
+        let outbox = &mut *context.outbox;
         // A repeated request after a membership change replaces the earlier one.
         self.latest.retain(|waiter| (waiter.node, waiter.request) != (from, request));
         if self.latest.iter().filter(|waiter| waiter.node == from).count() >= LATEST_MAX {
             return self.limited.push((from, limit_name!(LATEST_MAX)));
         }
-        self.latest.push(LatestWaiter { node: from, request, prefix: prefix.into(), after });
+        // A requester that does not wait would take the reply that there is none for the present state.
+        let settled_at = self.unsettled_until(context.now).filter(|_| context.members.len() > 1);
+        let (prefix_text, unsettled) = (prefix.into(), settled_at.is_some());
+        let waiter = LatestWaiter { node: from, request, prefix: prefix_text, after, unsettled };
+        self.latest.push(waiter);
         let newest = self.living(prefix).max_by_key(|(version, _)| *version);
         if let Some((version, name)) = newest.map(|(version, name)| (version, name.clone())) {
             self.notify_latest_waiters(prefix, version, &name, outbox);
         }
         if self.latest.iter().any(|waiter| (waiter.node, waiter.request) == (from, request)) {
-            outbox.push((from, Message::RequestPending { request, id: None }));
+            match settled_at {
+                Some(_) => self.latest_due = settled_at,
+                None => outbox.push((from, Message::RequestPending { request, id: None })),
+            }
+        }
+    }
+
+    /// Reports that there is no name yet, once all holders have announced theirs.
+    pub(super) fn settle_latest(&mut self, context: &mut Context<'_>) {
+        if self.latest_due.is_none_or(|due| context.now < due) {
+            return;
+        }
+        self.latest_due = self.unsettled_until(context.now);
+        if self.latest_due.is_some() {
+            return;
+        }
+        for waiter in self.latest.iter_mut().filter(|waiter| waiter.unsettled) {
+            waiter.unsettled = false;
+            let pending = Message::RequestPending { request: waiter.request, id: None };
+            context.outbox.push((waiter.node, pending));
         }
     }
 

@@ -29,6 +29,8 @@ pub struct Directory {
     pub(super) entries: Entries,
     /// Requests for a newer name under a prefix.
     pub(super) latest: Vec<LatestWaiter>,
+    /// When to report to those of them that are `unsettled` that there is none yet.
+    pub(super) latest_due: Option<Instant>,
     /// When to look at an entry again, for example to declare an orphan lost or to remove an entry that other nodes
     /// own.
     pub(super) alarms: BTreeSet<(Instant, ObjectId)>,
@@ -91,6 +93,8 @@ pub(super) struct LatestWaiter {
     pub(super) request: RequestId,
     pub(super) prefix: String,
     pub(super) after: Option<u64>,
+    /// Whether the requester has no reply yet, because holders may not have announced their names here.
+    pub(super) unsettled: bool,
 }
 
 impl Directory {
@@ -104,6 +108,7 @@ impl Directory {
             next_slice_at: Instant::default(),
             resumed_at: Instant::default(),
             latest: Vec::new(),
+            latest_due: None,
             alarms: BTreeSet::new(),
             remembered: VecDeque::new(),
             stray_ns,
@@ -133,6 +138,11 @@ impl Directory {
     /// as lost.
     pub fn merge(&mut self, now: Instant) {
         self.merging_until = now + MERGE_NS;
+    }
+
+    /// Until when holders may not have announced their copies here, because membership has changed.
+    pub(super) fn unsettled_until(&self, now: Instant) -> Option<Instant> {
+        self.changed_at.map(|changed| changed + ORPHAN_GRACE_NS).filter(|until| now < *until)
     }
 
     /// When an object counts as lost that has had no holder since `since`.

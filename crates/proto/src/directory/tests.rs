@@ -994,6 +994,37 @@ fn latest_is_the_highest_number_and_waits_for_a_higher_one() {
 }
 
 #[test]
+fn a_new_owner_reports_that_there_is_no_name_only_after_the_others_have_announced_theirs() {
+    let mut owner = Owner::new();
+    owner.loses(5);
+    let id = named(&owner, "9");
+    let prefix = format!("{}/", id.to_string().rsplit_once('/').unwrap().0);
+    let question = |number| Message::Latest {
+        prefix: prefix.clone(),
+        after: None,
+        request: RequestId(number),
+    };
+    let nothing_yet =
+        |number| (NodeId(4), Message::RequestPending { request: RequestId(number), id: None });
+    assert_eq!(owner.receives(4, question(5)), []);
+    assert_eq!(owner.waits(ORPHAN_GRACE_NS / 2), []);
+    // Another change: a member may be the owner of more names.
+    owner.loses(3);
+    assert_eq!(owner.receives(4, question(6)), []);
+    assert_eq!(owner.waits(ORPHAN_GRACE_NS / 2), []);
+    assert_eq!(owner.waits(ORPHAN_GRACE_NS), [nothing_yet(5), nothing_yet(6)]);
+    assert_eq!(owner.waits(ORPHAN_GRACE_NS), []);
+    assert_eq!(owner.receives(4, question(7)), [nothing_yet(7)]);
+    let ObjectId::Named(name) = id.clone() else { unreachable!() };
+    let reply = |number| {
+        let name = name.clone();
+        (NodeId(4), Message::LatestReply { name, request: RequestId(number) })
+    };
+    let outbox = owner.receives(2, announced(&id, instance(2, 1), true, Progress::Complete));
+    assert_eq!(outbox, [reply(5), reply(6), reply(7)]);
+}
+
+#[test]
 fn a_loss_is_reported_later_while_members_merge() {
     let mut owner = Owner::new();
     let id = named(&owner, "x");
