@@ -55,6 +55,7 @@ EXAMPLES: dict[str, tuple[str, str, Any]] = {
     "address": ("a:1,b:2", '"a:1,b:2"', "a:1,b:2"),
     "allow_pickle": ("0", "false", False),
     "job": ("run-7", '"run-7"', "run-7"),
+    "timeout": ("30", "30", 30.0),
 }
 
 

@@ -56,6 +56,15 @@ def check_timeout(timeout: float | None) -> float | None:
     return seconds if seconds < TIMEOUT_S_MAX else None
 
 
+def check_default_timeout(seconds: float | None) -> float | None:
+    """Checks the argument `default_timeout`; None means that it was not passed."""
+    try:
+        check_timeout(seconds)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"default_timeout is not valid: {error}") from None
+    return seconds
+
+
 def check_ref(ref: Ref | str) -> str:
     """Checks one ref and returns its text."""
     if isinstance(ref, Ref):

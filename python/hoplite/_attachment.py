@@ -11,8 +11,9 @@ import weakref
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from hoplite import _native, forks, values
-from hoplite._arguments import left
+from hoplite._arguments import check_timeout, left
 from hoplite._loop import is_in_loop
+from hoplite._shared import DEFAULT
 from hoplite.errors import ClientClosed, ForkedClient, HopliteError, InvalidArgument, NodeDown, NotAllowed
 
 if TYPE_CHECKING:
@@ -101,6 +102,10 @@ class Attachment:
             self._closed = True
             if not self._forked:
                 self._native.close()
+
+    def _limit(self, timeout: float | None) -> float | None:
+        """Returns the seconds that a call may take, None for no limit; an omitted timeout is that of the client."""
+        return self._options.timeout if timeout is DEFAULT else check_timeout(timeout)
 
     def _open(self) -> _native.Client:
         """Returns the attachment, for a request without a timeout."""

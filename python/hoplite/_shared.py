@@ -1,4 +1,4 @@
-"""State that `hoplite.init()` keeps for the process: the shared client, its options, and the nodes.
+"""Options of clients, and state that `hoplite.init()` keeps for the process: the shared client and the nodes.
 
 Does not know how nodes are found or started.
 """
@@ -7,12 +7,23 @@ from __future__ import annotations
 
 import os
 import threading
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from hoplite._client import Client
     from hoplite.node import Node
     from hoplite.values import Allowed
+
+
+class _Default(float):
+    """Type of `DEFAULT`; a number, so that signatures need no other type."""
+
+    def __repr__(self) -> str:
+        return "DEFAULT"
+
+
+# Timeout of a call without `timeout=`: the client's `default_timeout`. Compared by identity.
+DEFAULT: Final[float] = _Default("nan")
 
 
 class ClientOptions(NamedTuple):
@@ -25,6 +36,7 @@ class ClientOptions(NamedTuple):
         reconnect: whether to attach to the next node on the same socket when this one is gone.
         capability: text of its capability, needed to attach again.
         digest: whether it announces the SHA-256 of each object it puts.
+        timeout: seconds of its calls without a timeout; None for no limit.
     """
 
     allow_pickle: Allowed | None = None
@@ -32,6 +44,7 @@ class ClientOptions(NamedTuple):
     reconnect: bool = False
     capability: str | None = None
     digest: bool = False
+    timeout: float | None = None
 
 
 class Shared:

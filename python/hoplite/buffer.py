@@ -8,7 +8,8 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from hoplite import _native, values
-from hoplite._arguments import check_timeout, left
+from hoplite._arguments import left
+from hoplite._shared import DEFAULT
 from hoplite._waits import IN_LOOP, IN_THREAD, finish
 from hoplite.errors import InvalidArgument, ObjectLost
 from hoplite.ref import Ref
@@ -121,7 +122,7 @@ class Buffer:
         assert memory is not None
         return values.empty(self._what.kind, self._what.shape, memory)
 
-    def seal(self, *, timeout: float | None = None) -> Ref:
+    def seal(self, *, timeout: float | None = DEFAULT) -> Ref:
         """Completes the object. From now on it exists and never changes.
 
         If the node of this host does not reply in time, there is no object, and the buffer is closed: create another
@@ -144,11 +145,11 @@ class Buffer:
                 of a network partition, and the other object stays. Without replicas, deleting the object while it is
                 filled does not make `seal` fail.
         """
-        return finish(self._sealed(IN_THREAD, check_timeout(timeout)))
+        return finish(self._sealed(IN_THREAD, self._client._limit(timeout)))
 
-    async def seal_async(self, *, timeout: float | None = None) -> Ref:
+    async def seal_async(self, *, timeout: float | None = DEFAULT) -> Ref:
         """`seal`, for asyncio."""
-        return await self._sealed(IN_LOOP, check_timeout(timeout))
+        return await self._sealed(IN_LOOP, self._client._limit(timeout))
 
     async def _sealed(self, waits: Waits, limit: float | None) -> Ref:
         begun = time.monotonic()

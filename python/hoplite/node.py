@@ -10,7 +10,7 @@ import weakref
 from typing import TYPE_CHECKING
 
 from hoplite import _admission, _ending, _listening, _native, _places, log, settings, sockets, viewers
-from hoplite._arguments import check_job, check_timeout
+from hoplite._arguments import check_default_timeout, check_job, check_timeout
 from hoplite._client import Client
 from hoplite._shared import ClientOptions
 from hoplite.errors import AddressInUse, ClientClosed, InvalidArgument, JoinError, NodeDown
@@ -238,6 +238,7 @@ class Node:
         job: str | None = None,
         allow_pickle: bool | Iterable[str] | None = None,
         digest: bool | None = None,
+        default_timeout: float | None = None,
     ) -> Client:
         """Attaches a client. Several clients can be attached; each is closed on its own.
 
@@ -245,13 +246,16 @@ class Node:
             job: name that marks the objects of this client, as in `hoplite.init`; but HOPLITE_JOB has no effect.
             allow_pickle: as in `hoplite.init`.
             digest: as in `hoplite.init`.
+            default_timeout: as in `hoplite.init`.
 
         Raises:
             InvalidArgument: `allow_pickle` is an empty list, or has a pattern that allows everything.
             NodeDown: the node is closed.
         """
-        values = settings.load(self._config, allow_pickle=allow_pickle, digest=digest)
-        options = ClientOptions(allow_pickle=values["allow_pickle"], job=check_job(job), digest=values["digest"])
+        bound = check_default_timeout(default_timeout)
+        values = settings.load(self._config, allow_pickle=allow_pickle, digest=digest, timeout=bound)
+        limit = check_timeout(values["timeout"])
+        options = ClientOptions(values["allow_pickle"], check_job(job), digest=values["digest"], timeout=limit)
         return self._client(options)
 
     def _client(self, options: ClientOptions) -> Client:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hoplite._shared import shared
+from hoplite._shared import DEFAULT, shared
 from hoplite.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -79,14 +79,15 @@ class Ref:
             raise InvalidArgument(f'{self._text} does not end in "/" and a number: use a name such as "policy/17"')
         return number
 
-    def inputs(self, timeout: float | None = None) -> list[Ref]:
+    def inputs(self, timeout: float | None = DEFAULT) -> list[Ref]:
         """Returns the inputs that a reduce folded into this object. Waits until they are decided.
 
         Only clients of the node on which the reduce was called can query this. A ref that was unpickled, or created
         from text alone, uses the client of this process's last `hoplite.init()`.
 
         Args:
-            timeout: seconds to wait. None waits until the inputs are decided or can no longer arrive.
+            timeout: seconds to wait. None waits until the inputs are decided or can no longer arrive; omitted, it is
+                the `default_timeout` of the client.
 
         Returns:
             Exactly the `count` refs whose bytes are in the result.
@@ -100,11 +101,11 @@ class Ref:
         """
         return self._client_or_last()._inputs(self._text, timeout)
 
-    async def inputs_async(self, timeout: float | None = None) -> list[Ref]:  # noqa: ASYNC109 - as every verb
+    async def inputs_async(self, timeout: float | None = DEFAULT) -> list[Ref]:  # noqa: ASYNC109 - as every verb
         """`inputs`, for asyncio."""
         return await self._client_or_last()._inputs_async(self._text, timeout)
 
-    def lost(self, timeout: float | None = None) -> list[Ref]:
+    def lost(self, timeout: float | None = DEFAULT) -> list[Ref]:
         """Returns the inputs of the reduce that are lost now: deleted, or held only by nodes that failed.
 
         An input that is put again under its name is no longer lost. After the reduce has completed, the result is the
@@ -124,7 +125,7 @@ class Ref:
         """
         return self._client_or_last()._lost(self._text, timeout)
 
-    async def lost_async(self, timeout: float | None = None) -> list[Ref]:  # noqa: ASYNC109 - as every verb
+    async def lost_async(self, timeout: float | None = DEFAULT) -> list[Ref]:  # noqa: ASYNC109 - as every verb
         """`lost`, for asyncio."""
         return await self._client_or_last()._lost_async(self._text, timeout)
 

@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING
 
 from hoplite import _native, capabilities, log, settings, sockets
-from hoplite._arguments import a_type, check_job, check_text, check_timeout
+from hoplite._arguments import a_type, check_default_timeout, check_job, check_text, check_timeout
 from hoplite._client import Client
 from hoplite._shared import ClientOptions, shared
 from hoplite.errors import (
@@ -43,6 +43,7 @@ def init(
     reconnect: bool = True,
     capability: str | os.PathLike[str] | None = None,
     digest: bool | None = None,
+    default_timeout: float | None = None,
     node: Node | None = None,
 ) -> Client:
     """Attaches this process to a node; starts an embedded node if there is none.
@@ -85,6 +86,8 @@ def init(
         digest: whether `put` announces the SHA-256 of the bytes of each object. Every node that receives the object
             verifies it before `get` returns, and fetches from another node on a mismatch. The default is
             HOPLITE_DIGEST, or False. docs/security.md states what this detects and what it costs.
+        default_timeout: timeout in seconds of every call of this client without `timeout=`; such a call with
+            `timeout=None` waits without limit. The default is HOPLITE_TIMEOUT, or no limit.
         node: a `Node` in this process to use. `hoplite.shutdown()` closes it.
 
     Returns:
@@ -103,10 +106,17 @@ def init(
         >>> hp.status()["store"]["capacity"] // 2**20
         64
     """
-    given = {"address": address, "allow_pickle": allow_pickle, "job": job, "capability": capability, "digest": digest}
+    given: dict[str, object] = {
+        "address": address,
+        "allow_pickle": allow_pickle,
+        "job": job,
+        "capability": capability,
+        "digest": digest,
+    }
     if node is not None and not isinstance(node, Node):
         raise InvalidArgument(f"node must be a hoplite.Node, not {a_type(node)}: write init(node=hoplite.Node(...))")
-    values = settings.load_arguments({**given, "config": None if node is None else node._config})
+    given |= {"timeout": check_default_timeout(default_timeout), "config": None if node is None else node._config}
+    values = settings.load_arguments(given)
     limit = check_timeout(timeout)
     log.start(values["log_level"], values["log_format"])
     with shared.lock:
@@ -125,6 +135,7 @@ def connect(
     reconnect: bool = True,
     capability: str | os.PathLike[str] | None = None,
     digest: bool | None = None,
+    default_timeout: float | None = None,
 ) -> Client:
     """Attaches this process to a given node of this host.
 
@@ -138,6 +149,7 @@ def connect(
         reconnect: as in `init`.
         capability: as in `init`.
         digest: as in `init`.
+        default_timeout: as in `init`.
 
     Raises:
         ConnectError: no node served that socket in time.
@@ -151,7 +163,8 @@ def connect(
         raise InvalidArgument(
             f'address {text!r} is not a socket path: write "unix:/path"; hoplite.init(address) accepts other addresses'
         )
-    values = settings.load(allow_pickle=allow_pickle, capability=capability, digest=digest)
+    bound = check_default_timeout(default_timeout)
+    values = settings.load(allow_pickle=allow_pickle, capability=capability, digest=digest, timeout=bound)
     options = _options(values, job=check_job(job), reconnect=reconnect)
     limit = check_timeout(timeout)
     return _attach(sockets.wait_for([path], limit), limit, options)
@@ -221,6 +234,7 @@ def _options(values: Values, *, reconnect: bool, job: str | None = None) -> Clie
         reconnect=reconnect,
         capability=None if capability is None else capabilities.text_of(capability),
         digest=values["digest"],
+        timeout=check_timeout(values["timeout"]),
     )
 
 

@@ -119,5 +119,7 @@ pub(crate) unsafe fn native_options(options: &ClientOptions) -> Result<NativeOpt
         capability: text(options.capability, "capability")?.map(str::to_owned),
         reconnect: !options.no_reconnect.is_set(),
         digest: options.digest.is_set().then_some(true),
+        // Each call of C has a timeout.
+        timeout: None,
     })
 }

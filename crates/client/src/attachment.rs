@@ -43,6 +43,8 @@ pub(crate) struct Terms {
     /// The text of a capability.
     pub(crate) capability: Option<String>,
     pub(crate) digest: bool,
+    /// Timeout of the calls that set none.
+    pub(crate) timeout: Option<Duration>,
 }
 
 /// The attachment of a client; its clones share it.
@@ -120,6 +122,11 @@ impl Attachment {
     /// Whether puts announce the digest of their bytes.
     pub(crate) const fn digests(&self) -> bool {
         self.terms.digest
+    }
+
+    /// The timeout of the calls that set none.
+    pub(crate) const fn timeout(&self) -> Option<Duration> {
+        self.terms.timeout
     }
 
     /// The socket of its node.

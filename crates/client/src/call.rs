@@ -52,14 +52,15 @@ pub trait Verb: Sized + Send {
 
 impl<'c, V: Verb> Call<'c, V> {
     pub(crate) fn new(attachment: &'c Arc<Attachment>, verb: V) -> Self {
-        Self { attachment: Cow::Borrowed(attachment), verb, limit: None }
+        Self { attachment: Cow::Borrowed(attachment), verb, limit: attachment.timeout() }
     }
 
     pub(crate) fn owned(attachment: Arc<Attachment>, verb: V) -> Self {
-        Self { attachment: Cow::Owned(attachment), verb, limit: None }
+        let limit = attachment.timeout();
+        Self { attachment: Cow::Owned(attachment), verb, limit }
     }
 
-    /// Sets the timeout. Zero does not wait; without a timeout, or with None, the call waits without limit.
+    /// Sets the timeout. Zero does not wait; with None, the call waits without limit.
     pub fn timeout(mut self, timeout: impl Into<Option<Duration>>) -> Self {
         self.limit = timeout.into();
         self

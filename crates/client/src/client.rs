@@ -1,6 +1,6 @@
 //! The client: one method per verb.
 
-use std::{fmt, path::Path, sync::Arc};
+use std::{fmt, path::Path, sync::Arc, time::Duration};
 
 use hoplite_node::{
     Client as Native, address_of, capability,
@@ -21,6 +21,9 @@ use crate::{
     },
 };
 
+/// 30 years. A longer timeout is none.
+const TIMEOUT_S_MAX: f64 = 1e9;
+
 /// The beginning of every capability.
 const CAPABILITY: &str = "hoplite capability ";
 
@@ -38,18 +41,20 @@ pub struct ClientOptions {
     /// Whether `put` announces the SHA-256 of the bytes, which every node that receives the object verifies;
     /// HOPLITE_DIGEST by default.
     pub digest: Option<bool>,
+    /// Timeout of the calls that set none; HOPLITE_TIMEOUT by default, or else no limit.
+    pub timeout: Option<Duration>,
 }
 
 impl Default for ClientOptions {
     fn default() -> Self {
-        Self { job: None, reconnect: true, capability: None, digest: None }
+        Self { job: None, reconnect: true, capability: None, digest: None, timeout: None }
     }
 }
 
 /// A client of a node. Clones share one identity; the client is detached with the last of them.
 ///
 /// Each verb returns a [`Call`]: `.wait()` blocks, `.await` suspends on any executor, and `.start()` runs it in the
-/// background. Every call has a `.timeout(...)`, and waits without limit if none is set.
+/// background. Every call has a `.timeout(...)`. A call that sets none has that of [`ClientOptions`].
 #[derive(Clone)]
 pub struct Client(Arc<Attachment>);
 
@@ -291,14 +296,17 @@ impl ClientOptions {
     pub(crate) fn with(self, settings: &Settings) -> Result<Self> {
         let capability = settings.find("capability", self.capability, kinds::text)?;
         let digest = settings.find("digest", self.digest, kinds::flag)?.value;
+        let timeout = settings.find("timeout", self.timeout, kinds::seconds)?.value;
         let capability = capability.value.map(|text| capability_text(&text)).transpose()?;
-        Ok(Self { capability, digest, ..self })
+        Ok(Self { capability, digest, timeout, ..self })
     }
 
     /// The terms of a client that attaches to a socket.
     pub(crate) fn terms(self) -> Terms {
-        let Self { job, reconnect, capability, digest } = self;
-        Terms { job, reconnect, capability, digest: digest.unwrap_or_default() }
+        let Self { job, reconnect, capability, digest, timeout } = self;
+        // A timeout beyond the range of the clock is no limit.
+        let timeout = timeout.filter(|timeout| timeout.as_secs_f64() < TIMEOUT_S_MAX);
+        Terms { job, reconnect, capability, digest: digest.unwrap_or_default(), timeout }
     }
 }
 

@@ -98,8 +98,10 @@ impl Node {
     /// # Errors
     /// `NodeDown` if the node is closed; `InvalidArgument` for a capability, which can't restrict its own process.
     pub fn client(&self, options: ClientOptions) -> Result<Client> {
-        let digest = Settings::load(None)?.find("digest", options.digest, kinds::flag)?.value;
-        self.client_with(ClientOptions { digest, ..options }, None)
+        let settings = Settings::load(None)?;
+        let digest = settings.find("digest", options.digest, kinds::flag)?.value;
+        let timeout = settings.find("timeout", options.timeout, kinds::seconds)?.value;
+        self.client_with(ClientOptions { digest, timeout, ..options }, None)
     }
 
     /// Creates a client with complete options, which keeps `owner` alive.

@@ -97,6 +97,20 @@ fn digests_are_announced() {
 }
 
 #[test]
+fn a_call_without_a_timeout_takes_that_of_its_client() {
+    let embedded = Embedded::new();
+    let options =
+        ClientOptions { timeout: Some(Duration::from_millis(50)), ..ClientOptions::default() };
+    let client = embedded.node.client(options).unwrap();
+    for result in [client.get("late/1").wait(), client.get("late/1").start().wait()] {
+        assert_eq!(result.unwrap_err().kind(), ErrorKind::Timeout);
+    }
+    let explicit = client.get("late/1").timeout(None).start();
+    client.put(b"here").name("late/1").wait().unwrap();
+    assert!(explicit.wait().unwrap().bytes() == b"here");
+}
+
+#[test]
 fn settings_come_from_a_file() {
     let folder = Folder::new();
     let config = folder.path().join("hoplite.toml");

@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, overload
 
 from hoplite import values
-from hoplite._arguments import check_after, check_count, check_list, check_outs, check_part, check_ref, check_timeout
+from hoplite._arguments import check_after, check_count, check_list, check_outs, check_part, check_ref
 from hoplite._attachment import Attachment
+from hoplite._shared import DEFAULT
 from hoplite._verbs.several import Several
 from hoplite._waits import IN_LOOP, IN_THREAD, answer, answer_async, finish, get, get_async
 from hoplite.errors import InvalidArgument
@@ -37,7 +38,7 @@ class Getting(Attachment):
         part: slice | None = None,
         out: Any = None,
         copy: bool = False,
-        timeout: float | None = None,
+        timeout: float | None = DEFAULT,
     ) -> Any: ...
     @overload
     def get(
@@ -46,7 +47,7 @@ class Getting(Attachment):
         *,
         out: Sequence[Any] | None = None,
         copy: bool = False,
-        timeout: float | None = None,
+        timeout: float | None = DEFAULT,
     ) -> list[Any]: ...
 
     def get(
@@ -56,7 +57,7 @@ class Getting(Attachment):
         part: slice | None = None,
         out: Any = None,
         copy: bool = False,
-        timeout: float | None = None,
+        timeout: float | None = DEFAULT,
     ) -> Any:
         """Waits until an object is complete on this host, and returns it without a copy.
 
@@ -108,7 +109,7 @@ class Getting(Attachment):
             >>> bytes(hp.get(text, part=slice(0, 4), timeout=10))
             b'rows'
         """
-        limit = check_timeout(timeout)
+        limit = self._limit(timeout)
         if part is None and out is None and isinstance(ref, _ONE):
             native, limit = self._open_within(limit)
             return self._decode(get(native, check_ref(ref), limit), copy)
@@ -122,7 +123,7 @@ class Getting(Attachment):
         part: slice | None = None,
         out: Any = None,
         copy: bool = False,
-        timeout: float | None = None,
+        timeout: float | None = DEFAULT,
     ) -> Any: ...
     @overload
     async def get_async(
@@ -131,7 +132,7 @@ class Getting(Attachment):
         *,
         out: Sequence[Any] | None = None,
         copy: bool = False,
-        timeout: float | None = None,
+        timeout: float | None = DEFAULT,
     ) -> list[Any]: ...
 
     async def get_async(
@@ -141,10 +142,10 @@ class Getting(Attachment):
         part: slice | None = None,
         out: Any = None,
         copy: bool = False,
-        timeout: float | None = None,
+        timeout: float | None = DEFAULT,
     ) -> Any:
         """`get`, for asyncio."""
-        limit = check_timeout(timeout)
+        limit = self._limit(timeout)
         if part is None and out is None and isinstance(ref, _ONE):
             native, limit = self._open_within(limit)
             return self._decode(await get_async(native, check_ref(ref), limit), copy)
@@ -199,7 +200,7 @@ class Getting(Attachment):
             views.clear()
 
     def wait(
-        self: Client, refs: Iterable[Ref | str], count: int | None = None, *, timeout: float | None = None
+        self: Client, refs: Iterable[Ref | str], count: int | None = None, *, timeout: float | None = DEFAULT
     ) -> tuple[list[Ref], list[Ref]]:
         """Waits until some of several objects are ready.
 
@@ -227,7 +228,7 @@ class Getting(Attachment):
         return self._parted(texts, [] if pending is None else answer(pending))
 
     async def wait_async(
-        self: Client, refs: Iterable[Ref | str], count: int | None = None, *, timeout: float | None = None
+        self: Client, refs: Iterable[Ref | str], count: int | None = None, *, timeout: float | None = DEFAULT
     ) -> tuple[list[Ref], list[Ref]]:
         """`wait`, for asyncio."""
         texts, pending = self._start_wait(refs, count, timeout)
@@ -244,7 +245,7 @@ class Getting(Attachment):
         if number == 0 or not texts:
             return texts, None
         wanted = len(texts) if number is None else number
-        native, limit = self._open_within(check_timeout(timeout))
+        native, limit = self._open_within(self._limit(timeout))
         return texts, native.start_wait(texts, wanted, limit)
 
     def _parted(self: Client, texts: list[str], ready: list[int]) -> tuple[list[Ref], list[Ref]]:
@@ -252,7 +253,7 @@ class Getting(Attachment):
         rest = [Ref(text, self) for index, text in enumerate(texts) if index not in is_ready]
         return [Ref(texts[index], self) for index in ready], rest
 
-    def latest(self: Client, prefix: str, *, after: int | None = None, timeout: float | None = None) -> Ref:
+    def latest(self: Client, prefix: str, *, after: int | None = None, timeout: float | None = DEFAULT) -> Ref:
         """Returns the newest object under a prefix. With `after`, waits for a number higher than that.
 
         Delete old versions with `put(retain=)`, not with `delete`. A late reader of an old version then gets
@@ -277,7 +278,9 @@ class Getting(Attachment):
         """
         return Ref(answer(self._start_latest(prefix, after, timeout)), self)
 
-    async def latest_async(self: Client, prefix: str, *, after: int | None = None, timeout: float | None = None) -> Ref:
+    async def latest_async(
+        self: Client, prefix: str, *, after: int | None = None, timeout: float | None = DEFAULT
+    ) -> Ref:
         """`latest`, for asyncio."""
         return Ref(await answer_async(self._start_latest(prefix, after, timeout)), self)
 
@@ -285,5 +288,5 @@ class Getting(Attachment):
         text = check_ref(prefix)
         if not text.endswith("/"):
             raise InvalidArgument(f'the prefix {text!r} does not end in "/": write {text + "/"!r}')
-        native, limit = self._open_within(check_timeout(timeout))
+        native, limit = self._open_within(self._limit(timeout))
         return native.start_latest(text, check_after(after), limit)

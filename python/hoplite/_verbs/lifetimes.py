@@ -8,8 +8,9 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from hoplite._arguments import check_ref, check_refs, check_timeout
+from hoplite._arguments import check_ref, check_refs
 from hoplite._attachment import Attachment
+from hoplite._shared import DEFAULT
 from hoplite._waits import IN_LOOP, IN_THREAD, answer, answer_async, finish
 from hoplite.errors import NotAllowed, ObjectDeleted, ObjectLost
 from hoplite.lease import Lease
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 class Lifetimes(Attachment):
     """Base class of `Client`."""
 
-    def lease(self: Client, ref: Ref | str, *, timeout: float | None = None) -> Lease:
+    def lease(self: Client, ref: Ref | str, *, timeout: float | None = DEFAULT) -> Lease:
         """Takes a lease of an object. The object is deleted 5 s after its last lease in the cluster ends.
 
         A lease ends when it is released, or when its client closes or fails. The 5 s leave time to pass a ref to
@@ -50,11 +51,11 @@ class Lifetimes(Attachment):
             ...     bytes(hp.get(hp.put(b"for a while", name=ref)))
             b'for a while'
         """
-        return finish(self._lease(IN_THREAD, check_ref(ref), check_timeout(timeout)))
+        return finish(self._lease(IN_THREAD, check_ref(ref), self._limit(timeout)))
 
-    async def lease_async(self: Client, ref: Ref | str, *, timeout: float | None = None) -> Lease:
+    async def lease_async(self: Client, ref: Ref | str, *, timeout: float | None = DEFAULT) -> Lease:
         """`lease`, for asyncio."""
-        return await self._lease(IN_LOOP, check_ref(ref), check_timeout(timeout))
+        return await self._lease(IN_LOOP, check_ref(ref), self._limit(timeout))
 
     async def _lease(self: Client, waits: Waits, text: str, limit: float | None) -> Lease:
         native, limit = self._open_within(limit)
@@ -71,7 +72,7 @@ class Lifetimes(Attachment):
             raise
         return lease
 
-    def delete(self, refs: Ref | str | Iterable[Ref | str], *, timeout: float | None = None) -> None:
+    def delete(self, refs: Ref | str | Iterable[Ref | str], *, timeout: float | None = DEFAULT) -> None:
         """Deletes all copies of objects on all nodes.
 
         Values that `get` returned stay valid; their memory is freed when they are garbage-collected. Calls that wait
@@ -87,15 +88,15 @@ class Lifetimes(Attachment):
             >>> ref = hp.put(b"y", name="scratch/1")
         """
         texts = check_refs(refs)
-        native, limit = self._open_within(check_timeout(timeout))
+        native, limit = self._open_within(self._limit(timeout))
         answer(native.start_delete(texts, limit))
 
-    async def delete_async(self, refs: Ref | str | Iterable[Ref | str], *, timeout: float | None = None) -> None:
+    async def delete_async(self, refs: Ref | str | Iterable[Ref | str], *, timeout: float | None = DEFAULT) -> None:
         """`delete`, for asyncio.
 
         Asyncio:
             Canceling it ends the wait. Deletions that have started are completed.
         """
         texts = check_refs(refs)
-        native, limit = self._open_within(check_timeout(timeout))
+        native, limit = self._open_within(self._limit(timeout))
         await answer_async(native.start_delete(texts, limit))

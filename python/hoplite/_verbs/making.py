@@ -16,10 +16,10 @@ from hoplite._arguments import (
     check_replicas,
     check_retain,
     check_shape,
-    check_timeout,
     check_ttl,
 )
 from hoplite._attachment import Attachment
+from hoplite._shared import DEFAULT
 from hoplite._waits import IN_LOOP, IN_THREAD, answer, answer_async, finish
 from hoplite.buffer import Buffer
 from hoplite.ref import Ref
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 class Making(Attachment):
     """Base class of `Client`."""
 
-    def reserve(self: Client, *, name: str | None = None, timeout: float | None = None) -> Ref:
+    def reserve(self: Client, *, name: str | None = None, timeout: float | None = DEFAULT) -> Ref:
         """Reserves the ref or name of an object that does not exist yet, so that others can wait for it or reduce it.
 
         Only this client can create the object, by `put`, `create` or `reduce` with `name=` the ref. If this client
@@ -72,12 +72,12 @@ class Making(Attachment):
         """
         return Ref(answer(self._start_reserve(name, timeout)), self)
 
-    async def reserve_async(self: Client, *, name: str | None = None, timeout: float | None = None) -> Ref:
+    async def reserve_async(self: Client, *, name: str | None = None, timeout: float | None = DEFAULT) -> Ref:
         """`reserve`, for asyncio."""
         return Ref(await answer_async(self._start_reserve(name, timeout)), self)
 
     def _start_reserve(self, name: str | None, timeout: float | None) -> Pending[str]:
-        native, limit = self._open_within(check_timeout(timeout))
+        native, limit = self._open_within(self._limit(timeout))
         return native.start_reserve(name, limit)
 
     def put(
@@ -90,7 +90,7 @@ class Making(Attachment):
         ttl: float | None = None,
         exist_ok: bool = False,
         newest: bool = False,
-        timeout: float | None = None,
+        timeout: float | None = DEFAULT,
     ) -> Ref:
         """Copies a value into the store as a new immutable object.
 
@@ -153,7 +153,7 @@ class Making(Attachment):
             # In one step: a coroutine would add a tenth to the time of a small put.
             text = None if name is None else check_ref(name)
             lives = check_ttl(ttl)
-            native, limit = self._open_within(check_timeout(timeout))
+            native, limit = self._open_within(self._limit(timeout))
             what = values.encode(value, allow_pickle=self._allow_pickle)
             ref = Ref(native.put(what, what.parts, text, lives, limit), self)
             ref._replicas = 1
@@ -171,7 +171,7 @@ class Making(Attachment):
         ttl: float | None = None,
         exist_ok: bool = False,
         newest: bool = False,
-        timeout: float | None = None,
+        timeout: float | None = DEFAULT,
     ) -> Ref:
         """`put`, for asyncio.
 
@@ -196,7 +196,7 @@ class Making(Attachment):
         """Returns the request for the ref of a put, and for the number of nodes that keep a copy; 0 if unknown."""
         text = None if name is None else check_ref(name)
         options = check_replicas(replicas), check_retain(retain, text), check_ttl(ttl), bool(exist_ok), bool(newest)
-        native, limit = self._open_within(check_timeout(timeout))
+        native, limit = self._open_within(self._limit(timeout))
         what = values.encode(value, allow_pickle=self._allow_pickle)
         return native.start_put(what, what.parts, text, *options, self._options.digest, limit)
 
@@ -213,7 +213,7 @@ class Making(Attachment):
         name: Ref | str | None = None,
         replicas: int = 1,
         ttl: float | None = None,
-        timeout: float | None = None,
+        timeout: float | None = DEFAULT,
     ) -> Buffer:
         """Allocates an array in the store, to be filled in place and sealed without any copy.
 
@@ -252,7 +252,7 @@ class Making(Attachment):
         name: Ref | str | None = None,
         replicas: int = 1,
         ttl: float | None = None,
-        timeout: float | None = None,
+        timeout: float | None = DEFAULT,
     ) -> Buffer:
         """`create`, for asyncio.
 
@@ -274,7 +274,7 @@ class Making(Attachment):
         wanted, lives = check_replicas(replicas), check_ttl(ttl)
         what = check_shape(shape, dtype)
         text = None if name is None else check_ref(name)
-        native, limit = self._open_within(check_timeout(timeout))
+        native, limit = self._open_within(self._limit(timeout))
         is_small = what.nbytes <= _native.INLINE_BYTES_MAX
         space = None if is_small else await waits.answer(native.start_create(what, text, lives, limit))
         return Buffer(self, what, text, space, wanted, lives)
@@ -287,7 +287,7 @@ class Making(Attachment):
         count: int | None = None,
         name: Ref | str | None = None,
         ttl: float | None = None,
-        timeout: float | None = None,
+        timeout: float | None = DEFAULT,
     ) -> Ref:
         """Folds the first `count` inputs to arrive into one new object.
 
@@ -344,7 +344,7 @@ class Making(Attachment):
         count: int | None = None,
         name: Ref | str | None = None,
         ttl: float | None = None,
-        timeout: float | None = None,
+        timeout: float | None = DEFAULT,
     ) -> Ref:
         """`reduce`, for asyncio.
 
@@ -365,5 +365,5 @@ class Making(Attachment):
         texts = check_inputs(inputs)
         number = check_count(count, len(texts))
         text = None if name is None else check_ref(name)
-        native, limit = self._open_within(check_timeout(timeout))
+        native, limit = self._open_within(self._limit(timeout))
         return native.start_reduce(texts, check_op(op), number, text, check_ttl(ttl), limit)

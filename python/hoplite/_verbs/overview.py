@@ -9,8 +9,9 @@ import json
 import time
 from typing import TYPE_CHECKING, Literal, overload
 
-from hoplite._arguments import check_prefix, check_ref, check_timeout, left
+from hoplite._arguments import check_prefix, check_ref, left
 from hoplite._attachment import Attachment
+from hoplite._shared import DEFAULT
 from hoplite._verbs.listings import Listing
 from hoplite._waits import IN_LOOP, IN_THREAD, answer, answer_async, finish
 from hoplite.errors import InvalidArgument, NodeDown
@@ -38,7 +39,7 @@ EVENTS_MAX = 5000
 class Overview(Attachment):
     """Base class of `Client`."""
 
-    def locations(self, ref: Ref | str, *, timeout: float | None = None) -> list[Location]:
+    def locations(self, ref: Ref | str, *, timeout: float | None = DEFAULT) -> list[Location]:
         """Lists the nodes that hold an object, completely or in part.
 
         Args:
@@ -62,16 +63,16 @@ class Overview(Attachment):
         """
         return [Location(*row) for row in answer(self._start_locations(ref, timeout))]
 
-    async def locations_async(self, ref: Ref | str, *, timeout: float | None = None) -> list[Location]:
+    async def locations_async(self, ref: Ref | str, *, timeout: float | None = DEFAULT) -> list[Location]:
         """`locations`, for asyncio."""
         return [Location(*row) for row in await answer_async(self._start_locations(ref, timeout))]
 
     def _start_locations(self, ref: Ref | str, timeout: float | None) -> Pending[list[Row]]:
         text = check_ref(ref)
-        native, limit = self._open_within(check_timeout(timeout))
+        native, limit = self._open_within(self._limit(timeout))
         return native.start_locations(text, None, limit)
 
-    def watch_locations(self, ref: Ref | str, *, timeout: float | None = None) -> Iterator[Location]:
+    def watch_locations(self, ref: Ref | str, *, timeout: float | None = DEFAULT) -> Iterator[Location]:
         """Yields the locations of an object as they change.
 
         Args:
@@ -94,15 +95,15 @@ class Overview(Attachment):
 
         Source: the asynchronous location query of Hoplite (SIGCOMM 2021), section 3.2.
         """
-        return self._watch(check_ref(ref), check_timeout(timeout))
+        return self._watch(check_ref(ref), self._limit(timeout))
 
-    def watch_locations_async(self, ref: Ref | str, *, timeout: float | None = None) -> AsyncIterator[Location]:
+    def watch_locations_async(self, ref: Ref | str, *, timeout: float | None = DEFAULT) -> AsyncIterator[Location]:
         """`watch_locations`, for asyncio.
 
         Asyncio:
             `async for` over it.
         """
-        return self._watch_async(check_ref(ref), check_timeout(timeout))
+        return self._watch_async(check_ref(ref), self._limit(timeout))
 
     def _watch(self, text: str, limit: float | None) -> Iterator[Location]:
         watch = Watch()
@@ -145,7 +146,7 @@ class Overview(Attachment):
         node: str | None = None,
         after: int = 0,
         limit: int = 1000,
-        timeout: float | None = None,
+        timeout: float | None = DEFAULT,
     ) -> Activity: ...
 
     @overload
@@ -156,11 +157,11 @@ class Overview(Attachment):
         node: str | None = None,
         after: int = 0,
         limit: int = 1000,
-        timeout: float | None = None,
+        timeout: float | None = DEFAULT,
     ) -> Metrics: ...
 
     def inspect(
-        self, what: str, *, node: str | None = None, after: int = 0, limit: int = 1000, timeout: float | None = None
+        self, what: str, *, node: str | None = None, after: int = 0, limit: int = 1000, timeout: float | None = DEFAULT
     ) -> Activity | Metrics:
         """Reports what a member of the cluster does, or its metrics.
 
@@ -198,7 +199,7 @@ class Overview(Attachment):
         node: str | None = None,
         after: int = 0,
         limit: int = 1000,
-        timeout: float | None = None,
+        timeout: float | None = DEFAULT,
     ) -> Activity: ...
 
     @overload
@@ -209,11 +210,11 @@ class Overview(Attachment):
         node: str | None = None,
         after: int = 0,
         limit: int = 1000,
-        timeout: float | None = None,
+        timeout: float | None = DEFAULT,
     ) -> Metrics: ...
 
     async def inspect_async(
-        self, what: str, *, node: str | None = None, after: int = 0, limit: int = 1000, timeout: float | None = None
+        self, what: str, *, node: str | None = None, after: int = 0, limit: int = 1000, timeout: float | None = DEFAULT
     ) -> Activity | Metrics:
         """`inspect`, for asyncio."""
         started = self._start_inspect(what, node, after, limit, timeout)
@@ -226,10 +227,10 @@ class Overview(Attachment):
         for name, number in (("after", after), ("limit", limit)):
             if number < 0:
                 raise InvalidArgument(f"{name} is {number}: set at least 0")
-        native, rest = self._open_within(check_timeout(timeout))
+        native, rest = self._open_within(self._limit(timeout))
         return native.start_inspect(what, node, after, min(limit, EVENTS_MAX), rest)
 
-    def objects(self, prefix: Ref | str = "", *, timeout: float | None = None) -> list[LocalObject]:
+    def objects(self, prefix: Ref | str = "", *, timeout: float | None = DEFAULT) -> list[LocalObject]:
         """Lists the copies on this host's node.
 
         Args:
@@ -247,12 +248,12 @@ class Overview(Attachment):
             >>> [(row["ref"], row["state"]) for row in hp.objects("local/")]
             [('local/1', 'complete')]
         """
-        native, limit = self._open_within(check_timeout(timeout))
+        native, limit = self._open_within(self._limit(timeout))
         return _under(check_prefix(prefix), answer(native.start_objects(limit)))
 
-    async def objects_async(self, prefix: Ref | str = "", *, timeout: float | None = None) -> list[LocalObject]:
+    async def objects_async(self, prefix: Ref | str = "", *, timeout: float | None = DEFAULT) -> list[LocalObject]:
         """`objects`, for asyncio."""
-        native, limit = self._open_within(check_timeout(timeout))
+        native, limit = self._open_within(self._limit(timeout))
         return _under(check_prefix(prefix), await answer_async(native.start_objects(limit)))
 
     def directory(
@@ -262,7 +263,7 @@ class Overview(Attachment):
         sort: str = "ref",
         limit: int | None = None,
         after: Ref | str | None = None,
-        timeout: float | None = None,
+        timeout: float | None = DEFAULT,
     ) -> list[DirectoryEntry]:
         """Lists the objects of the cluster. Requests them from every node, page by page.
 
@@ -290,7 +291,7 @@ class Overview(Attachment):
             >>> [(row["ref"], row["copies"]) for row in hp.directory("listed/", after="listed/1", timeout=10)]
             [('listed/2', 1)]
         """
-        return finish(self._directory(IN_THREAD, Listing.checked(prefix, sort, limit, after), check_timeout(timeout)))
+        return finish(self._directory(IN_THREAD, Listing.checked(prefix, sort, limit, after), self._limit(timeout)))
 
     async def directory_async(
         self,
@@ -299,11 +300,11 @@ class Overview(Attachment):
         sort: str = "ref",
         limit: int | None = None,
         after: Ref | str | None = None,
-        timeout: float | None = None,
+        timeout: float | None = DEFAULT,
     ) -> list[DirectoryEntry]:
         """`directory`, for asyncio."""
         listing = Listing.checked(prefix, sort, limit, after)
-        return await self._directory(IN_LOOP, listing, check_timeout(timeout))
+        return await self._directory(IN_LOOP, listing, self._limit(timeout))
 
     async def _directory(self, waits: Waits, listing: Listing, limit: float | None) -> list[DirectoryEntry]:
         begun = time.monotonic()
@@ -338,20 +339,20 @@ class Overview(Attachment):
 
     def _inputs(self: Client, text: str, timeout: float | None) -> list[Ref]:
         """Answers `Ref.inputs`."""
-        native, limit = self._open_within(check_timeout(timeout))
+        native, limit = self._open_within(self._limit(timeout))
         return self._refs(answer(native.start_inputs(text, limit)))
 
     async def _inputs_async(self: Client, text: str, timeout: float | None) -> list[Ref]:
-        native, limit = self._open_within(check_timeout(timeout))
+        native, limit = self._open_within(self._limit(timeout))
         return self._refs(await answer_async(native.start_inputs(text, limit)))
 
     def _lost(self: Client, text: str, timeout: float | None) -> list[Ref]:
         """Answers `Ref.lost`."""
-        native, limit = self._open_within(check_timeout(timeout))
+        native, limit = self._open_within(self._limit(timeout))
         return self._refs(answer(native.start_lost(text, limit)))
 
     async def _lost_async(self: Client, text: str, timeout: float | None) -> list[Ref]:
-        native, limit = self._open_within(check_timeout(timeout))
+        native, limit = self._open_within(self._limit(timeout))
         return self._refs(await answer_async(native.start_lost(text, limit)))
 
     def _refs(self: Client, texts: list[str]) -> list[Ref]:

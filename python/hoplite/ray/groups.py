@@ -250,7 +250,7 @@ class HopliteGroup(BaseGroup):  # type: ignore[misc] # Ray is not there when typ
         rank = self.rank
         while others:
             try:
-                said, _ = self._hp.wait(list(others), 1)
+                said, _ = self._hp.wait(list(others), 1, timeout=place.FOREVER_S)
                 rank = others.pop(str(said[0]))
                 # A farewell is small: its bytes arrive together with the announcement.
                 farewell = int(bytes(self._hp.get(said[0], timeout=FAREWELL_S)))

@@ -16,6 +16,7 @@ import ray
 
 from hoplite import Client, HopliteError, InvalidArgument, Node, ObjectLost, Ref, Timeout, connect, sockets
 from hoplite.addresses import is_ip
+from hoplite.ray import place
 from hoplite.ray._versions import unknown
 from hoplite.ray.objects import Stored
 
@@ -136,7 +137,7 @@ class Keeper:
         """Waits until a reduce has its result; raises the error if it has none."""
         assert self._client is not None
         try:
-            await Ref(text, self._client).inputs_async()
+            await Ref(text, self._client).inputs_async(place.FOREVER_S)
         except InvalidArgument:
             # The reduce ended before this call. If the name still exists, a get returns its result or error.
             try:

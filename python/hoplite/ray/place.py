@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 NAMESPACE = "hoplite"
 SUPERVISOR = "supervisor"
 
+# Timeout of waits in the background, longer than any program: HOPLITE_TIMEOUT must not end them, and a wait without a
+# timeout would be logged.
+FOREVER_S = 1e8
+
 # Interval between checks for a node that is starting.
 POLL_S = 0.05
 

@@ -334,6 +334,15 @@ SETTINGS = (
         default_text="none: objects exist until they are deleted",
         of_node=False,
     ),
+    Setting(
+        "timeout",
+        SECONDS,
+        None,
+        "Timeout of every call of this process that has no `timeout=`, such as `get` and `put`. `timeout=None` still "
+        "waits without limit. The argument of `hoplite.init` is `default_timeout`.",
+        default_text="none: such calls wait without limit",
+        of_node=False,
+    ),
 )
 
 TABLE = {setting.name: setting for setting in SETTINGS}

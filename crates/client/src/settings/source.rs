@@ -15,7 +15,7 @@ use super::{
 use crate::error::{Error, Result};
 
 /// Every setting, as in Python. Those that other programs read are accepted in a file too.
-const NAMES: [&str; 32] = [
+const NAMES: [&str; 33] = [
     "listen",
     "advertise",
     "rack",
@@ -48,6 +48,7 @@ const NAMES: [&str; 32] = [
     "capability",
     "digest",
     "job",
+    "timeout",
 ];
 
 /// The settings of this process, apart from arguments.

@@ -14,6 +14,9 @@ from hoplite.tools.cli.output import print_json, print_table, stepping
 from hoplite.tools.progress import waiting_for
 from hoplite.tools.quantities import write_size
 
+# A watch lasts until the user ends it: HOPLITE_TIMEOUT must not, and a wait without a timeout would be logged.
+WATCH_S = 1e8
+
 if TYPE_CHECKING:
     from hoplite.listing import DirectoryEntry, ListedObject, LocalObject
 
@@ -157,7 +160,7 @@ def locations(ref: str, watch: bool, timeout: float, socket: str | None, as_json
             else:
                 print_table(["node", "address", "copy"], [_words(row) for row in rows])
             return
-        for place in client.watch_locations(ref):
+        for place in client.watch_locations(ref, timeout=WATCH_S):
             row = place._asdict()
             if as_json:
                 print_json(row)
