@@ -124,7 +124,12 @@ class FakeClient:
                 for event in running["folds"].values()
             ],
             "waits": [
-                {**{name: event[name] for name in ("verb", "ref", "process")}, "since": event["time"]}
+                {
+                    **{name: event[name] for name in ("verb", "ref", "process")},
+                    "since": event["time"],
+                    "what": f"object {event['ref']}",
+                    "state": None,
+                }
                 for event in running["waits"].values()
             ],
             "reduces": [

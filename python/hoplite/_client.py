@@ -13,9 +13,9 @@ class Client(Making, Getting, Lifetimes, Overview):
 
     All methods are thread-safe and release the GIL while they wait. Every `timeout` is in seconds: 0 does not wait,
     None waits until the object exists or can no longer appear. DEFAULT is the `default_timeout` of the client: no
-    limit, unless that or HOPLITE_TIMEOUT is set. A `get` without a limit logs to the logger "hoplite" what it waits
-    for, first after 10 s. Ctrl-C interrupts any call. Each verb has an asyncio twin with the suffix `_async` and the
-    same arguments; canceling it cancels the request.
+    limit, unless that or HOPLITE_TIMEOUT is set. A call without a limit logs to the logger "hoplite" what is missing,
+    first after 10 s. Ctrl-C interrupts any call. Each verb has an asyncio twin with the suffix `_async` and the same
+    arguments; canceling it cancels the request.
 
     All methods raise `ClientClosed` after `close`, and `NodeDown` if the node has closed or failed. Calls that wait
     raise these immediately. In a forked child, a client attaches to the node again on first use. It raises

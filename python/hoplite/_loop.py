@@ -46,19 +46,12 @@ def is_in_loop() -> bool:
 class _Waiting:
     """A waiting coroutine, and what to log if the wait is long."""
 
-    __slots__ = ("begun", "explain", "future", "next_log", "pending", "ref")
+    __slots__ = ("begun", "future", "is_logged", "next_log", "pending")
 
-    def __init__(
-        self,
-        future: asyncio.Future[None],
-        pending: Pending[Any],
-        ref: str | None,
-        explain: Callable[[str], Pending[str]] | None,
-    ) -> None:
+    def __init__(self, future: asyncio.Future[None], pending: Pending[Any]) -> None:
         self.future = future
         self.pending = pending
-        self.ref = ref
-        self.explain = explain
+        self.is_logged = False
         self.begun = time.monotonic()
         self.next_log = self.begun + FIRST_WORD_AFTER_S
 
@@ -89,8 +82,6 @@ class _Bridge:
         """Adds a wait and returns its key."""
         key = next(self.keys)
         self.waiting[key] = waiting
-        if waiting.ref is not None:
-            self.watch()
         return key
 
     def drop(self, key: int) -> None:
@@ -122,7 +113,7 @@ class _Bridge:
         late = []
         for waiting in self.waiting.values():
             # Not those whose reply is here and waits for the loop.
-            if waiting.ref is not None and soon >= waiting.next_log and not waiting.pending.is_over():
+            if waiting.is_logged and soon >= waiting.next_log and not waiting.pending.is_over():
                 waiting.next_log = now + min(now - waiting.begun, SILENCE_MAX_S)
                 late.append(waiting)
         if late:
@@ -144,18 +135,10 @@ def _bridge(loop: asyncio.AbstractEventLoop) -> _Bridge:
     return bridge
 
 
-async def answer_async(
-    pending: Pending[T],
-    *,
-    ref: str | None = None,
-    explain: Callable[[str], Pending[str]] | None = None,
-) -> T:
+async def answer_async(pending: Pending[T]) -> T:
     """Waits for a reply without a thread. Canceling it cancels the request and undoes what it created.
 
-    Args:
-        pending: the request.
-        ref: the object, if the call waits for one without a timeout.
-        explain: requests why that object is not here.
+    If the request has no timeout, a long wait is logged.
     """
     if pending.is_over():
         return pending.result()
@@ -165,7 +148,8 @@ async def answer_async(
     loop = asyncio.get_running_loop()
     bridge = _bridge(loop)
     future = loop.create_future()
-    key = bridge.add(_Waiting(future, pending, ref, explain))
+    waiting = _Waiting(future, pending)
+    key = bridge.add(waiting)
     if not pending.register(bridge.inbox, key):
         bridge.drop(key)
         return pending.result()
@@ -181,6 +165,9 @@ async def answer_async(
             check = loop.call_later(until_check, check_node)
 
     check_node()
+    if pending.is_unlimited():
+        waiting.is_logged = True
+        bridge.watch()
     try:
         await future
     except BaseException:
@@ -196,18 +183,18 @@ async def answer_async(
 async def _log(late: list[_Waiting], now: float) -> None:
     """Logs long waits in one line, with the state of the longest one."""
     first = late[0]
-    assert first.ref is not None
-    assert first.explain is not None
-    try:
-        state = await answer_async(first.explain(first.ref))
-    except HopliteError as error:
-        state = str(error)
-    # The object may have arrived meanwhile.
-    missing = sum(not waiting.pending.is_over() for waiting in late)
-    if first.pending.is_over() or not missing:
+    explained = first.pending.start_explain()
+    if explained is None:
+        # It is between two steps.
         return
-    what = first.ref if missing == 1 else f"{missing} objects, including {first.ref},"
-    still_waiting(what, now - first.begun, state)
+    try:
+        what, state = await answer_async(explained)
+    except HopliteError as error:
+        what, state = "a reply", str(error)
+    # The reply may have arrived meanwhile.
+    others = sum(not waiting.pending.is_over() for waiting in late[1:])
+    if not first.pending.is_over():
+        still_waiting(f"{what} and {others} more" if others else what, now - first.begun, state)
 
 
 class Looks:

@@ -23,7 +23,7 @@ class _Default(float):
 
 
 # Timeout of a call without `timeout=`: the client's `default_timeout`. Compared by identity.
-DEFAULT: Final[float] = _Default("nan")
+DEFAULT: Final[float] = _Default("inf")
 
 
 class ClientOptions(NamedTuple):

@@ -17,7 +17,7 @@ from hoplite._loop import ANSWER_S, answer_async, is_in_loop
 from hoplite.errors import Timeout
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Coroutine
 
     from hoplite import _native
     from hoplite._native import Inbox, Pending, View
@@ -44,7 +44,7 @@ def answer(pending: Pending[T]) -> T:
 
 
 def get(native: _native.Client, text: str, limit: float | None) -> View:
-    """Waits until an object is complete on this host. Without a limit it logs what it waits for."""
+    """Waits until an object is complete on this host."""
     try:
         return native.get(text, limit)
     except Timeout as error:
@@ -54,8 +54,7 @@ def get(native: _native.Client, text: str, limit: float | None) -> View:
 
 async def get_async(native: _native.Client, text: str, limit: float | None) -> View:
     """`get`, in the running loop."""
-    about = text if limit is None else None
-    return await answer_async(native.start_get(text, limit), ref=about, explain=native.start_explain)
+    return await answer_async(native.start_get(text, limit))
 
 
 def finish(steps: Coroutine[Any, Any, T]) -> T:
@@ -73,16 +72,6 @@ class Waits:
 
     async def answer(self, pending: Pending[T]) -> T:
         """Waits for the reply to a request."""
-        return answer(pending)
-
-    async def object(
-        self,
-        pending: Pending[T],
-        text: str,  # noqa: ARG002 - for the loop's version
-        limit: float | None,  # noqa: ARG002 - for the loop's version
-        explain: Callable[[str], Pending[str]],  # noqa: ARG002 - for the loop's version
-    ) -> T:
-        """Waits for the reply to a request about an object. Without a limit it logs what it waits for."""
         return answer(pending)
 
     async def brief(self, pending: Pending[T], otherwise: U) -> T | U:
@@ -113,11 +102,6 @@ class _LoopWaits(Waits):
 
     async def answer(self, pending: Pending[T]) -> T:
         return await answer_async(pending)
-
-    async def object(
-        self, pending: Pending[T], text: str, limit: float | None, explain: Callable[[str], Pending[str]]
-    ) -> T:
-        return await answer_async(pending, ref=text if limit is None else None, explain=explain)
 
     async def brief(self, pending: Pending[T], otherwise: U) -> T | U:
         import asyncio

@@ -100,6 +100,12 @@ class Wait(TypedDict):
     since: float
     """When it began."""
 
+    what: str | None
+    """What it waits for; None in the first second, and except of the 100 longest waits."""
+
+    state: str | None
+    """Why that is missing; None as for `what`."""
+
 
 class ReadVersion(TypedDict):
     """The newest version of a prefix that a process read."""

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from hoplite import _native
 
+# What bounds a call that has no timeout.
+BOUNDS = "this call has no timeout: pass timeout=, or set HOPLITE_TIMEOUT for all calls"
+
 _started = False
 
 
@@ -24,14 +27,14 @@ def start(level: str | None, form: str = "text") -> None:
 
 
 def still_waiting(what: str, waited: float, state: str) -> None:
-    """Logs that a call is still waiting.
+    """Logs that a call without a timeout is still waiting, and what bounds it.
 
     Args:
-        what: the object, or the number of objects.
+        what: what it waits for.
         waited: seconds since the call began.
-        state: why the object is not here.
+        state: why that is not here.
     """
     # Slow to import, and rarely needed.
     import logging
 
-    logging.getLogger("hoplite").warning("still waiting for %s after %.0f s: %s", what, waited, state)
+    logging.getLogger("hoplite").warning("still waiting for %s after %.0f s: %s; %s", what, waited, state, BOUNDS)

@@ -3,7 +3,7 @@
 
 use std::{cell::RefCell, rc::Rc, time::Duration};
 
-use hoplite_node::PendingReply;
+use hoplite_node::{PendingReply, WaitQuery};
 
 use crate::error::{Error, ErrorKind, Result};
 
@@ -12,8 +12,9 @@ pub trait Interrupt {
     /// Longest time to wait until the next [`check`](Self::check).
     fn nap(&self) -> Duration;
 
-    /// Does the host's work: `nap` is over, or a signal handler ran on this thread. Returns whether to wait on.
-    fn check(&self) -> bool;
+    /// Does the host's work: `nap` is over, or a signal handler ran on this thread. `query` is the request that the
+    /// thread waits for, if that has no timeout. Returns whether to wait on.
+    fn check(&self, query: Option<&WaitQuery>) -> bool;
 }
 
 thread_local! {
@@ -38,10 +39,10 @@ impl Drop for Restore {
 ///
 /// # Errors
 /// [`ErrorKind::Internal`] if the host of this thread ended the wait.
-pub fn wait<T>(step: impl FnMut(Duration) -> Option<T>) -> Result<T> {
+pub fn wait<T>(query: Option<&WaitQuery>, step: impl FnMut(Duration) -> Option<T>) -> Result<T> {
     match HOST.with_borrow(Clone::clone) {
-        Some(host) => wait_as(&*host, step),
-        None => wait_as(&NoHost, step),
+        Some(host) => wait_as(&*host, query, step),
+        None => wait_as(&NoHost, query, step),
     }
 }
 
@@ -51,13 +52,14 @@ pub fn wait<T>(step: impl FnMut(Duration) -> Option<T>) -> Result<T> {
 /// As [`wait`].
 pub fn wait_as<T>(
     host: &(impl Interrupt + ?Sized),
+    query: Option<&WaitQuery>,
     mut step: impl FnMut(Duration) -> Option<T>,
 ) -> Result<T> {
     loop {
         if let Some(result) = step(host.nap()) {
             return Ok(result);
         }
-        if !host.check() {
+        if !host.check(query) {
             return Err(Error::new(ErrorKind::Internal, "the call was interrupted"));
         }
     }
@@ -65,7 +67,8 @@ pub fn wait_as<T>(
 
 /// Waits for a reply. An interruption cancels the request.
 pub(crate) fn join<T>(mut pending: PendingReply<T>) -> Result<T> {
-    Ok(wait(|nap| pending.wait_for(nap))??)
+    let query = pending.query();
+    Ok(wait(query.as_ref(), |nap| pending.wait_for(nap))??)
 }
 
 struct NoHost;
@@ -75,7 +78,7 @@ impl Interrupt for NoHost {
         Duration::MAX
     }
 
-    fn check(&self) -> bool {
+    fn check(&self, _: Option<&WaitQuery>) -> bool {
         true
     }
 }

@@ -3,6 +3,7 @@
 //! Each verb is one `async fn`. With [`Mode::Blocking`] its leaves block and it completes at its first poll.
 
 use std::{
+    cell::RefCell,
     future::Future,
     pin::{Pin, pin},
     sync::Arc,
@@ -10,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use hoplite_node::{Client as Native, Latch, PendingReply};
+use hoplite_node::{Client as Native, Latch, PendingReply, WaitQuery};
 use tokio::time::Sleep;
 
 use crate::{error::Result, interrupt, process};
@@ -105,7 +106,14 @@ impl<T> Future for Reply<T> {
                 continue;
             }
             // Once the node does not reply in time, `wait_for` returns that error.
-            let Some(next) = pending.next_check() else { return Poll::Pending };
+            let Some(next) = pending.next_check() else {
+                POLLED.with_borrow_mut(|polled| {
+                    if let Some(polled) = polled {
+                        *polled = pending.query();
+                    }
+                });
+                return Poll::Pending;
+            };
             let mut sleep = match check.take() {
                 Some(sleep) => sleep,
                 None => sleep(next)?,
@@ -116,6 +124,21 @@ impl<T> Future for Reply<T> {
             }
         }
     }
+}
+
+thread_local! {
+    /// The reply that the poll of this thread waits for, if somebody collects it.
+    static POLLED: RefCell<Option<Option<WaitQuery>>> = const { RefCell::new(None) };
+}
+
+/// Polls a call; also returns the request that it waits for, if that has no timeout.
+pub(crate) fn poll<F: Future + ?Sized>(
+    call: Pin<&mut F>,
+    context: &mut Context<'_>,
+) -> (Poll<F::Output>, Option<WaitQuery>) {
+    let outer = POLLED.replace(Some(None));
+    let output = call.poll(context);
+    (output, POLLED.replace(outer).flatten())
 }
 
 /// A timer that any executor can poll.
@@ -134,10 +157,11 @@ pub(crate) fn finish<T>(call: impl Future<Output = Result<T>>) -> Result<T> {
     loop {
         let woken = Arc::new(Woken(Latch::default()));
         let waker = Waker::from(woken.clone());
-        if let Poll::Ready(output) = call.as_mut().poll(&mut Context::from_waker(&waker)) {
+        let (polled, query) = poll(call.as_mut(), &mut Context::from_waker(&waker));
+        if let Poll::Ready(output) = polled {
             return output;
         }
-        interrupt::wait(|nap| {
+        interrupt::wait(query.as_ref(), |nap| {
             woken.0.wait(nap);
             woken.0.is_open().then_some(())
         })?;

@@ -10,10 +10,12 @@ use std::{
     time::{Duration, Instant},
 };
 
+use hoplite_node::WaitQuery;
 use tokio::task::AbortHandle;
 
 use crate::{
     error::{Error, ErrorKind, Result},
+    mode,
     outcome::Outcome,
     process,
 };
@@ -40,6 +42,8 @@ struct State<T> {
     /// Whether the future of the call was dropped, with all its memory.
     is_dropped: bool,
     waker: Option<Waker>,
+    /// The request that the call waits for, if that has no timeout.
+    query: Option<WaitQuery>,
     callbacks: Vec<Callback>,
 }
 
@@ -58,6 +62,7 @@ impl<T> Shared<T> {
         }
         state.result = Some(result);
         state.is_done = true;
+        state.query = None;
         let (waker, callbacks) = (state.waker.take(), std::mem::take(&mut state.callbacks));
         drop(state);
         self.changed.notify_all();
@@ -93,6 +98,7 @@ impl<T: Send + 'static> Pending<T> {
             is_done: false,
             is_dropped: false,
             waker: None,
+            query: None,
             callbacks: Vec::new(),
         };
         let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
@@ -110,6 +116,12 @@ impl<T: Send + 'static> Pending<T> {
     /// Whether the call has ended.
     pub fn is_done(&self) -> bool {
         self.shared.lock().is_done
+    }
+
+    /// The request that the call waits for, if that has no timeout.
+    #[doc(hidden)]
+    pub fn query(&self) -> Option<WaitQuery> {
+        self.shared.lock().query.clone()
     }
 
     /// Waits until the call has ended, and returns its result.
@@ -222,7 +234,11 @@ impl<T: 'static> Future for Task<T> {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        let Poll::Ready(result) = self.call.as_mut().poll(context) else { return Poll::Pending };
+        let (polled, query) = mode::poll(self.call.as_mut(), context);
+        let Poll::Ready(result) = polled else {
+            self.ending.0.lock().query = query;
+            return Poll::Pending;
+        };
         // Drop the memory that the call used before anybody learns that it is done.
         self.call = Box::pin(std::future::pending());
         self.ending.0.end(result);

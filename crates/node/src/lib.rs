@@ -59,7 +59,7 @@ pub use self::{
         fork::{after_fork, before_fork},
         rows::{describe_listed, describe_objects},
         view::{PartialView, View},
-        wait::{PendingReply, Waker},
+        wait::{PendingReply, WaitQuery, Waker},
         writer::{Space, Writer},
     },
     network::handshake::address_of,

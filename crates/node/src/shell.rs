@@ -131,7 +131,9 @@ impl Shell {
     fn report(&self, inspection: Inspection, machine: &Machine, recorder: &Recorder) -> String {
         let (network, me) = (&self.network, self.network.identity.member.id);
         match inspection {
-            Inspection::Activity { after, limit } => report::activity(recorder, me, after, limit),
+            Inspection::Activity { after, limit } => {
+                report::activity(recorder, me, machine, after, limit)
+            }
             Inspection::Metrics => {
                 let arena = self.transfers.store.arena.stats();
                 let status = describe::description(&machine.status(), network, arena).to_string();
@@ -180,7 +182,9 @@ impl Shell {
                 self.network.limited.note(whose, limit);
                 debug!(?whose, limit, "a limit rejected a request");
             }
-            LogEvent::ReduceEnded { .. } | LogEvent::MemberRemoved { .. } => {}
+            LogEvent::ReduceEnded { .. }
+            | LogEvent::MemberRemoved { .. }
+            | LogEvent::LongWait { .. } => {}
             LogEvent::Surveyed { nodes, groups } => {
                 info!(nodes, groups, "surveyed the network for groups of hosts that share a link");
             }
@@ -270,6 +274,11 @@ impl Execute for Shell {
             Action::Inspect { to, request, inspection } => {
                 let report = self.report(inspection, machine, &rest.recorder);
                 self.network.events.send(Event::Inspected { to, request, report });
+            }
+            Action::Log(LogEvent::LongWait { request, what, state, waited_ns }) => {
+                let (verb, process) = rest.recorder.wait(request);
+                let waited_s = waited_ns / 1_000_000_000;
+                info!(process, verb, waited_s, %what, state, "a request still waits");
             }
             Action::Log(note) => self.note(&note),
             Action::Left { lost } => {

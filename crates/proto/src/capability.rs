@@ -293,7 +293,8 @@ impl Capability {
             | Request::Abort { .. }
             | Request::Release { .. }
             | Request::ReleaseCopied { .. }
-            | Request::CancelReservations => {
+            | Request::CancelReservations
+            | Request::ExplainRequest { .. } => {
                 RequiredRights { what: "end", verb: None, names: Vec::new() }
             }
         }
@@ -344,8 +345,9 @@ impl Capability {
                 ids.retain(|id| self.has(id));
                 Ok(Reply::Inputs { ids })
             }
-            Ok(Reply::Explained { state, lacks }) => {
-                Ok(Reply::Explained { state: self.filter_text(state), lacks })
+            Ok(Reply::Explained { what, state, lacks }) => {
+                let state = self.filter_text(state);
+                Ok(Reply::Explained { what, state, lacks })
             }
             Ok(
                 same @ (Reply::Put { .. }

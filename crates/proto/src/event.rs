@@ -544,6 +544,17 @@ pub enum LogEvent {
         /// The name of the limit in [`crate::limits`].
         limit: &'static str,
     },
+    /// A request has waited for long; reported once.
+    LongWait {
+        /// The request.
+        request: RequestId,
+        /// The object, or another result.
+        what: String,
+        /// Why it is not here.
+        state: String,
+        /// Time since the request began, in nanoseconds.
+        waited_ns: u64,
+    },
     /// A survey of the network has finished.
     Surveyed {
         /// Number of nodes probed.

@@ -274,7 +274,9 @@ pub struct BadRef(pub String);
 pub struct ClientId(pub u64);
 
 /// A request of a client, which gets exactly one reply. Numbered by the shell.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 pub struct RequestId(pub u64);
 
 /// A transfer from this node. Numbered by the shell.

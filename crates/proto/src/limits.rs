@@ -141,6 +141,9 @@ pub const CORRUPT_BLOCKS_MAX: u32 = 3;
 /// requesters to the original source.
 pub const OWNER_TIMEOUT_NS: u64 = 1_000_000_000;
 
+/// Time after which a request that waits is reported, once.
+pub const LONG_WAIT_NS: u64 = 30_000_000_000;
+
 /// Maximum size in bytes of a member's reason for declaring another member dead. A node's own reasons have at most a
 /// hundred bytes.
 pub const REASON_BYTES_MAX: usize = 256;

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     failed_members::FailedMember,
-    id::{Instance, Name, NodeId, ObjectId},
+    id::{Instance, Name, NodeId, ObjectId, RequestId},
     inline::Inline,
     inspection::Inspection,
     lifetime::Lifetime,
@@ -161,6 +161,11 @@ pub enum Request {
         /// The object.
         id: ObjectId,
     },
+    /// Explain what another request of the same client waits for.
+    ExplainRequest {
+        /// The request.
+        request: RequestId,
+    },
     /// List the owners of the object.
     Owners {
         /// The object.
@@ -285,8 +290,10 @@ pub enum Reply {
     },
     /// The holders of the object.
     Locations(Vec<Location>),
-    /// Why the object is not here.
+    /// Why the object is not here, or what a request waits for.
     Explained {
+        /// The object, or the result of the request.
+        what: String,
         /// As text.
         state: String,
         /// If it waits for capacity: the bytes that it needs, and the capacity of the store.

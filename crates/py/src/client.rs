@@ -23,7 +23,7 @@ use crate::{
     arguments::{self, EncodedValue, Memory},
     buffer::{Exported, Home, Space, View},
     errors, verb,
-    wait::{Pending, aside, wait, wait_for_object},
+    wait::{Pending, aside, wait},
 };
 
 /// A client of a node, until it is closed.
@@ -183,7 +183,7 @@ impl Client {
         Ok(verb::pending(
             client,
             home,
-            None,
+            timeout.is_none(),
             move |client| {
                 let put = client.put(value).replicas(replicas).retain(retain).ttl(ttl);
                 let put = put.exist_ok(exist_ok).newest(newest).digest(digest).timeout(timeout);
@@ -248,9 +248,7 @@ impl Client {
         let client = self.open(py)?;
         let id = arguments::object(py, r#ref)?;
         let limit = arguments::timeout(py, timeout)?;
-        let object = (client, id);
-        let about = limit.is_none().then_some(&object);
-        wait_for_object(py, about, || object.0.start_get(&object.1, limit)).map(View)
+        wait(py, || client.start_get(&id, limit)).map(View)
     }
 
     fn start_get(&self, py: Python<'_>, r#ref: &str, timeout: Option<f64>) -> PyResult<Pending> {
@@ -259,7 +257,7 @@ impl Client {
         let timeout = arguments::timeout(py, timeout)?;
         let waiting = py.detach(|| client.start_get(&id, timeout));
         let then = |py: Python<'_>, view| Ok(Py::new(py, View(view))?.into_any());
-        Ok(Pending::about(timeout.is_none().then_some((client, id)), waiting, then))
+        Ok(Pending::new(waiting, then))
     }
 
     /// Starts a get of the rows or bytes of an object from `start` to `stop`, as in a Python slice with step 1.
@@ -277,7 +275,7 @@ impl Client {
         let (selection, timeout) = (Selection { start, stop }, arguments::timeout(py, timeout)?);
         let waiting = py.detach(|| client.start_get_range(&id, selection, timeout));
         let then = |py: Python<'_>, view| Ok(Py::new(py, View(view))?.into_any());
-        Ok(Pending::about(timeout.is_none().then_some((client, id)), waiting, then))
+        Ok(Pending::new(waiting, then))
     }
 
     /// Copies an object, or rows or bytes of it, into the memory `out` while it arrives, once somebody waits.
@@ -290,17 +288,15 @@ impl Client {
         stop: Option<i64>,
         timeout: Option<f64>,
     ) -> PyResult<Pending> {
-        let client = self.open(py)?;
-        let id = arguments::object(py, r#ref)?;
+        arguments::object(py, r#ref)?;
         let limit = arguments::timeout(py, timeout)?;
-        let about = limit.is_none().then_some((client, id));
         let (home, text) = (Home::default(), r#ref.to_owned());
         let (memory, kind, shape) =
             (home.lend(Exported::writable(&out.data)?), out.kind, out.shape);
         Ok(verb::pending(
             self.core(py)?,
             home,
-            about,
+            limit.is_none(),
             move |client| {
                 let get = client.get_into(text, memory).timeout(limit);
                 let get = if start.or(stop).is_some() { get.part(start, stop) } else { get };

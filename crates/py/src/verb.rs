@@ -7,7 +7,7 @@ use std::{
 };
 
 use hoplite::{Call, interrupt};
-use hoplite_node::{Client, Latch, Waker, proto::id::ObjectId};
+use hoplite_node::{Latch, WaitQuery, Waker};
 use pyo3::prelude::*;
 
 use crate::{
@@ -17,11 +17,11 @@ use crate::{
 
 /// Runs a call once somebody waits for it, and converts its result.
 ///
-/// `home` gets the buffers that the call uses. The log reports a long wait for the object `about`.
+/// `home` gets the buffers that the call uses. `is_unlimited` if the call has no timeout.
 pub(crate) fn pending<V, M, F>(
     client: hoplite::Client,
     home: Home,
-    about: Option<(Client, ObjectId)>,
+    is_unlimited: bool,
     make: M,
     then: F,
 ) -> Pending
@@ -30,15 +30,14 @@ where
     M: for<'c> FnOnce(&'c hoplite::Client) -> Call<'c, V> + Send + 'static,
     F: FnOnce(Python<'_>, V::Output) -> PyResult<Py<PyAny>> + Send + 'static,
 {
-    Pending::of(Verb { state: State::New(client, make), then, about, _home: home })
+    Pending::of(Verb { state: State::New(client, make), then, is_unlimited, _home: home })
 }
 
 /// A verb that starts when somebody waits for it. Dropping it cancels it.
 struct Verb<V: hoplite::Verb, M, F> {
     state: State<V, M>,
     then: F,
-    /// The object that the verb waits for, to log about if it is late.
-    about: Option<(Client, ObjectId)>,
+    is_unlimited: bool,
     /// Buffers that the verb uses. Dropped last: the verb has returned them then.
     _home: Home,
 }
@@ -136,12 +135,24 @@ where
         end.over.is_open()
     }
 
+    fn is_unlimited(&self) -> bool {
+        self.is_unlimited
+    }
+
+    fn query(&self) -> Option<WaitQuery> {
+        match &self.state {
+            State::Running(running, _) => running.query(),
+            _ => None,
+        }
+    }
+
     fn finish(self: Box<Self>, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        let Self { state, then, about, _home } = *self;
-        let result = wait::call(py, about, || match state {
+        let Self { state, then, _home, .. } = *self;
+        let result = wait::call(py, || match state {
             State::New(client, make) => make(&client).wait(),
             State::Running(running, end) => {
-                interrupt::wait(|nap| {
+                let query = running.query();
+                interrupt::wait(query.as_ref(), |nap| {
                     end.over.wait(nap);
                     end.over.is_open().then_some(())
                 })?;

@@ -1,7 +1,6 @@
 //! Waits for replies with the interpreter lock released, interruptible by Ctrl-C, or on behalf of an event loop.
 
 use std::{
-    borrow::Cow,
     cell::{Cell, RefCell},
     io,
     os::fd::{AsRawFd, OwnedFd, RawFd},
@@ -11,7 +10,7 @@ use std::{
 };
 
 use hoplite::interrupt::{self, Interrupt};
-use hoplite_node::{Client, Latch, PendingReply, Waker, proto::id::ObjectId};
+use hoplite_node::{Latch, PendingReply, WaitQuery, Waker};
 use pyo3::{exceptions::PyRuntimeError, prelude::*};
 use rustix::{
     event::{EventfdFlags, eventfd},
@@ -25,7 +24,7 @@ use crate::errors;
 /// thread. The limit covers a signal that arrives just before the thread sleeps.
 const FIRST_NAP: Duration = Duration::from_millis(50);
 
-/// A get logs that it is still waiting after this time, then at intervals that double.
+/// A call without a timeout logs that it is still waiting after this time, then at intervals that double.
 const FIRST_WORD_AFTER: Duration = Duration::from_secs(10);
 
 /// Longest interval between two such log lines.
@@ -82,40 +81,36 @@ pub(crate) fn aside<T: Send + 'static>(
 }
 
 /// The work of a Python thread while it waits: signal handlers, and the log lines of a long wait.
-struct Host<'a> {
+struct Host {
     naps: RefCell<SignalPoll>,
     begun: Instant,
     /// Time since `begun` when it last worked.
     waited: Cell<Duration>,
-    /// The object to log about, if any.
-    about: Option<Cow<'a, (Client, ObjectId)>>,
     next_word: Cell<Duration>,
     /// What a signal handler raised.
     raised: Cell<Option<PyErr>>,
 }
 
-impl<'a> Host<'a> {
-    fn new(about: Option<Cow<'a, (Client, ObjectId)>>) -> Self {
+impl Host {
+    fn new() -> Self {
         Self {
             naps: RefCell::new(SignalPoll::new()),
             begun: Instant::now(),
             waited: Cell::default(),
-            // Without an object there is nothing to log.
-            next_word: Cell::new(about.as_ref().map_or(Duration::MAX, |_| FIRST_WORD_AFTER)),
-            about,
+            next_word: Cell::new(FIRST_WORD_AFTER),
             raised: Cell::default(),
         }
     }
 
-    fn work(&self) -> PyResult<()> {
+    fn work(&self, query: Option<&WaitQuery>) -> PyResult<()> {
         Python::attach(|py| py.check_signals())?;
         let waited = self.begun.elapsed();
         self.waited.set(waited);
-        if waited >= self.next_word.get()
-            && let Some((client, id)) = self.about.as_deref()
-        {
+        if waited >= self.next_word.get() {
             self.next_word.set(waited + waited.min(SILENCE_MAX));
-            let words = (id.to_string(), waited.as_secs_f64(), explain(client, id));
+            // The error of a call with a timeout reports the same.
+            let Some((what, state)) = query.map(explain) else { return Ok(()) };
+            let words = (what, waited.as_secs_f64(), state);
             Python::attach(|py| {
                 py.import("hoplite._waits")?.call_method1("still_waiting", words).map(drop)
             })?;
@@ -124,14 +119,14 @@ impl<'a> Host<'a> {
     }
 }
 
-impl Interrupt for Host<'_> {
+impl Interrupt for Host {
     fn nap(&self) -> Duration {
         let left = self.next_word.get().saturating_sub(self.waited.get());
         self.naps.borrow_mut().next().min(left)
     }
 
-    fn check(&self) -> bool {
-        let raised = self.work().err();
+    fn check(&self, query: Option<&WaitQuery>) -> bool {
+        let raised = self.work(query).err();
         let goes_on = raised.is_none();
         self.raised.set(raised);
         goes_on
@@ -139,37 +134,29 @@ impl Interrupt for Host<'_> {
 }
 
 /// Sends a request and waits for the reply with the interpreter lock released. If a signal handler raises, the request
-/// is canceled.
+/// is canceled. Without a timeout, the log reports at intervals what the request waits for.
 pub(crate) fn wait<T: Send>(
     py: Python<'_>,
     ask: impl FnOnce() -> PendingReply<T> + Send,
 ) -> PyResult<T> {
-    wait_for_object(py, None, ask)
-}
-
-/// As [`wait`]. If the request waits for an object, the log reports at intervals why the object has not arrived.
-pub(crate) fn wait_for_object<T: Send>(
-    py: Python<'_>,
-    about: Option<&(Client, ObjectId)>,
-    ask: impl FnOnce() -> PendingReply<T> + Send,
-) -> PyResult<T> {
     // Release the lock once: taking it again costs a wait when many threads send requests.
     let (reply, raised) = py.detach(|| {
-        let host = Host::new(about.map(Cow::Borrowed));
+        let host = Host::new();
         let mut pending = ask();
-        (interrupt::wait_as(&host, |nap| pending.wait_for(nap)), host.raised.take())
+        let query = pending.query();
+        let reply = interrupt::wait_as(&host, query.as_ref(), |nap| pending.wait_for(nap));
+        (reply, host.raised.take())
     });
     ended(py, reply, raised)?.map_err(|error| errors::of(py, error))
 }
 
-/// As [`wait_for_object`], for a blocking call of the core.
+/// As [`wait`], for a blocking call of the core.
 pub(crate) fn call<T: Send>(
     py: Python<'_>,
-    about: Option<(Client, ObjectId)>,
     call: impl FnOnce() -> hoplite::Result<T> + Send,
 ) -> PyResult<T> {
     let (result, raised) = py.detach(|| {
-        let host = Rc::new(Host::new(about.map(Cow::Owned)));
+        let host = Rc::new(Host::new());
         (interrupt::with(host.clone(), call), host.raised.take())
     });
     ended(py, result, raised)
@@ -183,13 +170,14 @@ fn ended<T>(py: Python<'_>, result: hoplite::Result<T>, raised: Option<PyErr>) -
     }
 }
 
-/// Requests from the node the reason why an object has not arrived, with a timeout of one second.
-fn explain(client: &Client, id: &ObjectId) -> String {
-    match client.start_explain(id).wait_for(Duration::from_secs(1)) {
-        Some(Ok(state)) => state,
+/// Requests from the node what a request waits for, with a timeout of one second.
+fn explain(query: &WaitQuery) -> (String, String) {
+    let state = match query.start().wait_for(Duration::from_secs(1)) {
+        Some(Ok(explained)) => return explained,
         Some(Err(error)) => error.to_string(),
         None => "the node of this host does not reply".into(),
-    }
+    };
+    ("a reply".into(), state)
 }
 
 /// A pending reply of any type.
@@ -202,15 +190,18 @@ pub(crate) trait Operation: Send {
     fn next_check(&mut self) -> Option<Duration>;
     /// Waits for at most `time`, or until a signal handler ran on this thread. Returns whether it is over.
     fn is_over_within(&mut self, time: Duration) -> bool;
+    /// Whether it has no timeout.
+    fn is_unlimited(&self) -> bool;
+    /// The request that it waits for now, if that has no timeout.
+    fn query(&self) -> Option<WaitQuery>;
     /// Waits for the reply and converts it to a Python object.
     fn finish(self: Box<Self>, py: Python<'_>) -> PyResult<Py<PyAny>>;
 }
 
-/// A wait, the conversion of its reply, and the object to log about if the reply is late.
+/// A wait, and the conversion of its reply.
 struct PendingOperation<T, F> {
     waiting: PendingReply<T>,
     then: F,
-    about: Option<(Client, ObjectId)>,
 }
 
 impl<T, F> Operation for PendingOperation<T, F>
@@ -234,9 +225,17 @@ where
         self.waiting.is_over_within(time)
     }
 
+    fn is_unlimited(&self) -> bool {
+        self.waiting.timeout().is_none()
+    }
+
+    fn query(&self) -> Option<WaitQuery> {
+        self.waiting.query()
+    }
+
     fn finish(self: Box<Self>, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        let Self { waiting, then, about } = *self;
-        then(py, wait_for_object(py, about.as_ref(), || waiting)?)
+        let Self { waiting, then } = *self;
+        then(py, wait(py, || waiting)?)
     }
 }
 
@@ -266,16 +265,7 @@ impl Pending {
         waiting: PendingReply<T>,
         then: impl FnOnce(Python<'_>, T) -> PyResult<Py<PyAny>> + Send + 'static,
     ) -> Self {
-        Self::about(None, waiting, then)
-    }
-
-    /// Like [`Pending::new`], for a request about an object, if any. A long wait is logged.
-    pub(crate) fn about<T: Send + 'static>(
-        about: Option<(Client, ObjectId)>,
-        waiting: PendingReply<T>,
-        then: impl FnOnce(Python<'_>, T) -> PyResult<Py<PyAny>> + Send + 'static,
-    ) -> Self {
-        Self::of(PendingOperation { waiting, then, about })
+        Self::of(PendingOperation { waiting, then })
     }
 
     pub(crate) fn of(operation: impl Operation + 'static) -> Self {
@@ -325,6 +315,20 @@ impl Pending {
     fn until_check(&self) -> Option<f64> {
         let until_check = self.question().as_mut().and_then(|question| question.next_check());
         until_check.map(|until_check| until_check.as_secs_f64())
+    }
+
+    /// Whether the request has no timeout.
+    fn is_unlimited(&self) -> bool {
+        self.question().as_ref().is_some_and(|question| question.is_unlimited())
+    }
+
+    /// Requests what the reply waits for, and why that is not here. `None` with a timeout, or between two steps.
+    fn start_explain(&self) -> Option<Self> {
+        let query = self.question().as_ref()?.query()?;
+        let pair = |py: Python<'_>, pair: (String, String)| {
+            Ok(pair.into_pyobject(py)?.into_any().unbind())
+        };
+        Some(Self::new(query.start(), pair))
     }
 
     /// Cancels the request.

@@ -189,10 +189,9 @@ class Getting(Attachment):
         memory = None if out is None else values.writable(out)
         native, limit = self._open_within(limit)
         if memory is not None:
-            await waits.object(native.start_get_into(text, memory, *bounds, limit), text, limit, native.start_explain)
+            await waits.answer(native.start_get_into(text, memory, *bounds, limit))
             return out
-        pending = native.start_get_range(text, *bounds, limit)
-        views = [await waits.object(pending, text, limit, native.start_explain)]
+        views = [await waits.answer(native.start_get_range(text, *bounds, limit))]
         try:
             return self._decode(views[0], copy)
         finally:

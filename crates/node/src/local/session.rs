@@ -308,7 +308,11 @@ impl Session {
         Ok(())
     }
 
-    fn ask(self: &Arc<Self>, request: u64, body: Request, timeout_ns: Option<u64>) {
+    fn ask(self: &Arc<Self>, request: u64, mut body: Request, timeout_ns: Option<u64>) {
+        if let Request::ExplainRequest { request: explained } = &mut body {
+            // The node has numbers of its own. A request without one has its reply already.
+            *explained = lock(&self.asked).ours(explained.0).unwrap_or_default();
+        }
         if let Request::Seal { instance } = body
             && let Some(stored) = self.programs.store.get(instance)
         {

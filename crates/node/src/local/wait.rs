@@ -6,11 +6,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-use hoplite_proto::{error::Error as CallError, id::ObjectId, request::Reply};
+use hoplite_proto::{
+    error::Error as CallError,
+    id::{ObjectId, RequestId},
+    request::{Reply, Request},
+};
 
 use super::{
     connection::{Close, Connection},
     protocol::ToNode,
+    request,
     view::SlotGuard,
 };
 use crate::{
@@ -170,6 +175,31 @@ const CHECK_EVERY: Duration = Duration::from_secs(1);
 /// itself already has the reply in its socket.
 const CHECKS_MAX: u32 = 10;
 
+/// A pending request without a timeout, to find out what it waits for.
+#[derive(Clone)]
+pub struct WaitQuery {
+    connection: Arc<Connection>,
+    request: u64,
+}
+
+impl WaitQuery {
+    /// Requests what the request waits for, and why that is not here.
+    pub fn start(&self) -> PendingReply<(String, String)> {
+        let body = Request::ExplainRequest { request: RequestId(self.request) };
+        let timeout = Some(Duration::from_secs(1));
+        request::start(&self.connection, false, body, timeout, |reply, _| match reply {
+            Reply::Explained { what, state, .. } => Ok((what, state)),
+            _ => Err(Error::unexpected_reply()),
+        })
+    }
+}
+
+impl std::fmt::Debug for WaitQuery {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("WaitQuery").field("request", &self.request).finish_non_exhaustive()
+    }
+}
+
 /// State of the checks of a node that has not replied at the deadline.
 struct ResponseCheck {
     /// Time of the next check; None without a timeout.
@@ -255,6 +285,17 @@ impl<T> PendingReply<T> {
             self.shared.connection.register(self.request, self.shared.clone());
         }
         self
+    }
+
+    /// The request, to find out what it waits for; None with a timeout, whose error reports that.
+    pub fn query(&self) -> Option<WaitQuery> {
+        let (connection, request) = (&self.shared.connection, self.request);
+        self.timeout.is_none().then(|| WaitQuery { connection: connection.clone(), request })
+    }
+
+    /// The timeout.
+    pub const fn timeout(&self) -> Option<Duration> {
+        self.timeout
     }
 
     /// The timeout, and since when it runs.

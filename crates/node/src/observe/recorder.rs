@@ -1,7 +1,7 @@
 //! Reads events and actions, and keeps what `inspect` reports.
 
 use hoplite_proto::{
-    id::{Instance, NodeId, ObjectId},
+    id::{Instance, NodeId, ObjectId, RequestId},
     message::{Announce, FoldKey, FoldOrder, Message, Source},
     node::{Action, Event, LimitSubject, LogEvent, Node as Machine},
     time::Instant,
@@ -364,8 +364,15 @@ impl Recorder {
             }
             LogEvent::SourceAvoided { .. }
             | LogEvent::ReplicaLate { .. }
+            | LogEvent::LongWait { .. }
             | LogEvent::Surveyed { .. } => {}
         }
+    }
+
+    /// The verb of a request that waits, and the process of its client.
+    pub(crate) fn wait(&self, request: RequestId) -> (&'static str, Process) {
+        let found = self.running.waits.get(&request);
+        found.map_or(("request", None), |(open, process)| (open.verb, *process))
     }
 
     fn chose(&mut self, id: &ObjectId, choice: Choice) {

@@ -15,6 +15,9 @@ const EVENTS_MAX: usize = 5000;
 /// Bytes of events in one report, about; a report with all its lists fits into a message.
 const EVENTS_BYTES_MAX: usize = 2 << 20;
 
+/// Time after which a report describes what a request waits for: one second.
+const DESCRIBED_AFTER_NS: u64 = 1_000_000_000;
+
 /// Converts times of the state machine to seconds since 1970.
 fn clock(recorder: &Recorder) -> (f64, impl Fn(Instant) -> f64 + use<>) {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
@@ -23,7 +26,13 @@ fn clock(recorder: &Recorder) -> (f64, impl Fn(Instant) -> f64 + use<>) {
 }
 
 /// Writes recent events from number `after` on, at most `limit`, and what runs now.
-pub(crate) fn activity(recorder: &Recorder, me: NodeId, after: u64, limit: u32) -> String {
+pub(crate) fn activity(
+    recorder: &Recorder,
+    me: NodeId,
+    machine: &Machine,
+    after: u64,
+    limit: u32,
+) -> String {
     let (now, unix) = clock(recorder);
     let mut json = Json::default();
     let limit = EVENTS_MAX.min(limit as usize);
@@ -35,7 +44,9 @@ pub(crate) fn activity(recorder: &Recorder, me: NodeId, after: u64, limit: u32) 
         json.key("events").list(|json| {
             recorder.events.write(json, after, limit, EVENTS_BYTES_MAX, &unix);
         });
-        recorder.running.write(json, &unix);
+        recorder.running.write(json, &unix, |request| {
+            machine.wait_of(request).filter(|wait| wait.waited_ns >= DESCRIBED_AFTER_NS)
+        });
     });
     json.into_text()
 }

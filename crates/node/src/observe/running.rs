@@ -1,17 +1,18 @@
 //! What runs on the node now: transfers, folds, reduces, waits, and what each process read last.
 
-use std::{collections::HashMap, hash::Hash};
+use std::{cell::Cell, collections::HashMap, hash::Hash};
 
 use hoplite_proto::{
     id::{ClientId, Instance, NodeId, ObjectId, RequestId, ServeId},
     message::FoldKey,
     meta::Op,
+    node::Waiting,
     reduce::{cost::DegreeReason, shape::Degree},
     time::Instant,
 };
 
 use super::{
-    events::{Choice, Process, Subject, degree_name, write_position, write_process},
+    events::{Choice, Process, Subject, beginning, degree_name, write_position, write_process},
     json::Json,
 };
 
@@ -183,7 +184,13 @@ impl Running {
     }
 
     /// Writes all lists, and how many rows of each were omitted.
-    pub(super) fn write(&self, json: &mut Json, unix: &dyn Fn(Instant) -> f64) {
+    pub(super) fn write(
+        &self,
+        json: &mut Json,
+        unix: &dyn Fn(Instant) -> f64,
+        describe: impl Fn(RequestId) -> Option<Waiting>,
+    ) {
+        let described = Cell::new(0);
         let transfers = self.transfers.iter().filter(|(_, transfer)| transfer.is_running);
         let mut omitted = [0; 4];
         omitted[0] = rows(
@@ -255,6 +262,17 @@ impl Running {
                 open.subject.write(json);
                 write_process(json, *process);
                 json.time("since", unix(open.since));
+                // The oldest come first.
+                described.set(described.get() + 1);
+                let wait = (described.get() <= DESCRIBED_MAX).then(|| describe(open.request));
+                let wait = wait.flatten();
+                let text = |text: &String| beginning(text);
+                let (what, state) = (
+                    wait.as_ref().map(|wait| text(&wait.what)),
+                    wait.as_ref().map(|wait| text(&wait.state)),
+                );
+                json.maybe("what", what.as_ref().map(|what| what as _));
+                json.maybe("state", state.as_ref().map(|state| state as _));
             },
         );
         self.write_reads(json, unix);
@@ -265,6 +283,9 @@ impl Running {
         });
     }
 }
+
+/// Number of waits of which a report describes what they wait for.
+const DESCRIBED_MAX: usize = 100;
 
 /// Number of rows, and about the number of bytes, of one list.
 const ROWS_MAX: usize = 1000;

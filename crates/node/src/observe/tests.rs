@@ -84,7 +84,7 @@ impl Scene {
 
     fn activity(&mut self, after: u64, limit: u32) -> Value {
         self.event(Event::DeadlinePassed);
-        let text = report::activity(&self.recorder, ME, after, limit);
+        let text = report::activity(&self.recorder, ME, &self.machine, after, limit);
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
     }
 
@@ -101,6 +101,16 @@ impl Scene {
 
 fn named(name: &str) -> ObjectId {
     ObjectId::Named(name.parse::<Name>().unwrap())
+}
+
+#[test]
+fn a_wait_states_what_is_missing() {
+    let mut scene = Scene::new();
+    scene.ask(Request::Get { id: named("late/1") });
+    let wait = scene.activity(0, 10)["waits"][0].clone();
+    assert_eq!((&wait["verb"], &wait["what"]), (&"get".into(), &"object late/1".into()));
+    assert_eq!(wait["state"], "no client has put it");
+    assert_eq!(scene.recorder.wait(RequestId(scene.requests)), ("get", Some(700)));
 }
 
 fn fetch(scene: &mut Scene, source: NodeId) {
@@ -297,7 +307,7 @@ fn lists_are_cut_and_say_how_much() {
     for number in 0..2000 {
         scene.ask(Request::Get { id: named(&format!("{long}{number}")) });
     }
-    let text = report::activity(&scene.recorder, ME, 0, u32::MAX);
+    let text = report::activity(&scene.recorder, ME, &scene.machine, 0, u32::MAX);
     assert!(text.len() < 1 << 20, "{}", text.len());
 }
 

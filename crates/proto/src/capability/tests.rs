@@ -275,7 +275,7 @@ fn an_answer_names_no_other_tenants_object() {
         Ok(Reply::Objects(vec![row(&own), row(&other)])),
         Ok(Reply::List { rows: vec![listed(&own), listed(&other)], next: Some(other.clone()) }),
         Ok(Reply::Inputs { ids: vec![own.clone(), other] }),
-        Ok(Reply::Explained { state: full.into(), lacks: Some((1, 2)) }),
+        Ok(Reply::Explained { what: "x".into(), state: full.into(), lacks: Some((1, 2)) }),
         Err(Error::StoreFull { needed: 1, capacity: 1, pinned: 1, largest: full.into() }),
         Err(Error::NoMemory { needed: 1, detail: full.into() }),
         Err(Error::Timeout { what: "x".into(), waited_ns: 1, state: full.into() }),
@@ -450,9 +450,9 @@ fn no_error_names_an_object_outside_the_prefix_and_each_names_those_inside() {
     }
     // The progress of a reduce, as `Explain` returns it.
     let state = format!("it is the result of a reduce; {MISSING}secret");
-    let lacks = None;
+    let (what, lacks) = ("x".into(), None);
     let Ok(Reply::Explained { state, .. }) =
-        capability.filter_reply(Ok(Reply::Explained { state, lacks }))
+        capability.filter_reply(Ok(Reply::Explained { what, state, lacks }))
     else {
         panic!()
     };

@@ -38,6 +38,7 @@ mod verbs;
 
 use alloc::vec::Vec;
 
+pub use self::status::Waiting;
 pub use crate::event::{
     Action, Config, Event, FETCH_PROGRESS_NS, FOLD_STALL_NS, LEAVE_TIMEOUT_NS, LimitSubject,
     LogEvent, LostObjects, RangeSource, SpilledCopy,
@@ -124,6 +125,7 @@ impl Node {
         self.world.begin(now, actions);
         self.dispatch(event);
         self.settle();
+        self.report_long_waits();
         self.expire_requests();
         self.settle();
         self.confirm_drained();

@@ -2,7 +2,10 @@
 //!
 //! [`crate::machines::pending_puts`] tracks the progress of each.
 
-use alloc::{format, string::ToString};
+use alloc::{
+    format,
+    string::{String, ToString},
+};
 
 use super::Node;
 use crate::{
@@ -263,27 +266,28 @@ impl Node {
         self.pull_if_wanted(&create.id);
     }
 
-    /// A create timed out while it waited for capacity, memory or its name. Each has its own error.
-    pub(super) fn put_timed_out(&mut self, instance: Instance, waited_ns: u64) -> Error {
-        let Some(create) = self.pending_puts.end(instance) else {
-            return Error::NodeDown(format!("instance {instance} vanished"));
+    /// What a create waits for: capacity, memory or its name.
+    pub(super) fn put_description(&self, instance: Instance) -> (String, String) {
+        let Some((id, _)) = self.pending_puts.maker(instance) else {
+            return (format!("instance {instance}"), "it has ended".into());
         };
-        let shortfall = self.copies.shortfall(instance);
-        self.undo_put(&create, instance);
-        if let Some(error) = shortfall {
-            return error;
+        if let Some(full) = self.copies.shortfall(instance) {
+            return (format!("memory for {id}"), full.to_string());
         }
-        let id = &create.id;
-        let (what, state) = match create.phase {
-            PutPhase::Capacity => {
-                (format!("memory for {id}"), "the node is still allocating it".to_string())
-            }
-            PutPhase::Name | PutPhase::Filling => {
+        match self.pending_puts.phase(instance) {
+            Some(PutPhase::Name | PutPhase::Filling) => {
                 let owner = self.world.members().owners(id).primary;
                 (format!("the name {id}"), format!("its owner, node {owner}, has not confirmed it"))
             }
-        };
-        Error::Timeout { what, waited_ns, state }
+            _ => (format!("memory for {id}"), "the node is still allocating it".to_string()),
+        }
+    }
+
+    /// Ends a create whose request has ended.
+    pub(super) fn withdraw_put(&mut self, instance: Instance) {
+        if let Some(create) = self.pending_puts.end(instance) {
+            self.undo_put(&create, instance);
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use alloc::{
 use super::Node;
 use crate::{
     error::Error,
-    id::{Instance, NodeId, ObjectId},
+    id::{ClientId, Instance, NodeId, ObjectId, RequestId},
     members::Member,
     request::{Counts, ObjectRow, Reply, Status, StoreCounts},
     swim::Suspicion,
@@ -18,6 +18,17 @@ use crate::{
 
 /// The states of a copy, as clients see them.
 const STATES: [&str; 6] = ["filling", "flowing", "folding", "complete", "spilled", "returning"];
+
+/// What a request waits for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    /// The object, or another result.
+    pub what: String,
+    /// Why it is not here.
+    pub state: String,
+    /// Time since the request began, in nanoseconds.
+    pub waited_ns: u64,
+}
 
 /// The index of a copy's state in [`STATES`].
 const fn state_number(copy: &Copy) -> usize {
@@ -71,7 +82,26 @@ impl Node {
         let all = self.coming(id).into_iter().chain(self.pending_puts.instance_of(id));
         let needed = all.filter_map(|instance| self.copies.waits_for(instance)).next();
         let lacks = needed.map(|needed| (needed, self.copies.table().capacity()));
-        Reply::Explained { state: self.state_of(id), lacks }
+        Reply::Explained { what: id.to_string(), state: self.state_of(id), lacks }
+    }
+
+    /// Explains what a request of this client waits for.
+    pub(super) fn explain_request(&self, client: ClientId, request: RequestId) -> Reply {
+        let is_its_own = self.requests.client(request) == Some(client);
+        let wait = self.wait_of(request).filter(|_| is_its_own);
+        let Waiting { what, state, .. } = wait.unwrap_or_else(|| Waiting {
+            what: "a reply".into(),
+            state: "it has just been sent".into(),
+            waited_ns: 0,
+        });
+        Reply::Explained { what, state, lacks: None }
+    }
+
+    /// What a request without a reply waits for.
+    pub fn wait_of(&self, request: RequestId) -> Option<Waiting> {
+        let (kind, since) = (self.requests.kind(request)?, self.requests.since(request)?);
+        let (what, state) = self.description(request, kind);
+        Some(Waiting { what, state, waited_ns: self.world.now().since(since) })
     }
 
     /// The instance of an object that is here, is arriving, or is being folded.

@@ -6,18 +6,25 @@ use alloc::{
     vec::Vec,
 };
 
-use super::Node;
+use super::{
+    Node,
+    status::{NOT_PUT, Waiting},
+};
 use crate::{
     error::{Error, List, Quoted},
+    event::LogEvent,
     id::{ClientId, NodeId, ObjectId, RequestId},
     machines::{
         client_reservations::Ending,
         pending_puts::PutPhase,
-        requests::{EndedRequest, RequestKind, stop_latest},
+        requests::{EndedRequest, RequestKind, WaitProgress, stop_latest},
     },
     request::Reply,
     table::Residency,
 };
+
+/// Objects of a wait whose states are compared; as many as [`List`] names.
+const NAMED_MAX: usize = 10;
 
 /// State of a request to an owner.
 const SILENT: &str = "its owner has not replied";
@@ -55,49 +62,33 @@ impl Node {
         }
     }
 
-    /// Ends a request without its result, and all work that was done for it alone.
-    pub(super) fn time_out(&mut self, request: RequestId) {
-        let Some(ended) = self.requests.end(request, &self.world) else { return };
-        let EndedRequest { client, waited_ns, kind } = ended;
-        let full = match &kind {
-            RequestKind::Object(id) | RequestKind::Inputs(id) => self.shortfall(id),
-            RequestKind::Range(_) => self.range_shortfall(request),
-            _ => None,
-        };
-        let (what, state) = match &kind {
-            RequestKind::Object(id) => {
-                let state = self.state_of(id);
-                self.stop_waiting(id, request);
-                (format!("object {id}"), state)
+    /// Reports each request once that has waited for [`LONG_WAIT_NS`].
+    pub(super) fn report_long_waits(&mut self) {
+        while let Some(request) = self.requests.next_long_wait(self.world.now()) {
+            if let Some(Waiting { what, state, waited_ns }) = self.wait_of(request) {
+                self.world.note(LogEvent::LongWait { request, what, state, waited_ns });
             }
+        }
+    }
+
+    /// What a request waits for, and why that is not here.
+    pub(super) fn description(&self, request: RequestId, kind: &RequestKind) -> (String, String) {
+        match kind {
+            RequestKind::Object(id) => (format!("object {id}"), self.state_of(id)),
             RequestKind::Range(id) => {
-                let state = self.range_state(id, request);
-                self.end_range(request);
-                (format!("a part of object {id}"), state)
+                (format!("a part of object {id}"), self.range_state(id, request))
             }
-            RequestKind::Create(instance) => {
-                let reply = Err(self.put_timed_out(*instance, waited_ns));
-                self.world.reply(client, request, reply);
-                return;
-            }
-            RequestKind::Follow(id) => {
-                self.readers.stop_following(id, request);
-                (format!("the first bytes of {id}"), self.state_of(id))
-            }
-            RequestKind::Reservation(key) => {
-                self.give_up_reservation(*key);
-                (
-                    "the name of a reduce result".into(),
-                    "its owner has not confirmed the reservation".into(),
-                )
-            }
+            RequestKind::Create(instance) => self.put_description(*instance),
+            RequestKind::Follow(id) => (format!("the first bytes of {id}"), self.state_of(id)),
+            RequestKind::Reservation(_) => (
+                "the name of a reduce result".into(),
+                "its owner has not confirmed the reservation".into(),
+            ),
             RequestKind::Name(id) => {
-                self.client_reservations.withdraw(id, &mut self.world);
                 let owner = self.world.members().owners(id).primary;
                 (format!("the name {id}"), format!("its owner, node {owner}, has not confirmed it"))
             }
             RequestKind::Replicas(id, instance) => {
-                self.replicas.stop_waiting(*instance, request);
                 let mut state = self.replicas.state(*instance);
                 if self.copies.get(*instance).is_some_and(|copy| copy.place != Residency::Memory) {
                     let me = self.world.me();
@@ -112,8 +103,7 @@ impl Node {
                 let ids: Vec<ObjectId> = ids.iter().cloned().collect();
                 (format!("the deletion of {}", List(&ids)), SILENT.to_string())
             }
-            RequestKind::Latest { prefix, after, is_answered, has_standby } => {
-                stop_latest(prefix, *has_standby, None, request, &mut self.world);
+            RequestKind::Latest { prefix, after, is_answered, .. } => {
                 let newer = after.map_or_else(String::new, |after| format!(" newer than {after}"));
                 let state = if *is_answered { "no client has put one" } else { SILENT };
                 (format!("a name under {}{newer}", Quoted(prefix)), state.to_string())
@@ -127,21 +117,77 @@ impl Node {
             RequestKind::Inspection { node } => {
                 (format!("the report of node {node}"), "it has not replied".to_string())
             }
-            RequestKind::Wait(waited) => {
-                // For a wait, a timeout is a normal result.
-                waited.stop(request, &mut self.watches, &mut self.world);
-                let reply = Ok(Reply::Waited { ready: waited.ready() });
-                self.world.reply(client, request, reply);
-                return;
-            }
+            RequestKind::Wait(waited) => self.wait_description(waited),
             RequestKind::Locations { id, is_answered, .. } => {
-                self.requests.stop_locating(id, request, &mut self.world);
                 let state = if *is_answered { "they have not changed" } else { SILENT };
                 (format!("a change of the holders of {id}"), state.to_string())
             }
+        }
+    }
+
+    /// What a wait for several objects still needs.
+    fn wait_description(&self, waited: &WaitProgress) -> (String, String) {
+        let missing = waited.missing();
+        let what = format!("{} of the objects {}", waited.left(), List(&missing));
+        let first = missing.iter().take(NAMED_MAX).map(|id| self.state_of(id));
+        let local = first.into_iter().find(|state| state != NOT_PUT);
+        let state = local.unwrap_or_else(|| match waited.is_answered() {
+            true => "no node has a complete copy of one".into(),
+            false => SILENT.into(),
+        });
+        (what, state)
+    }
+
+    /// Ends a request without its result, and all work that was done for it alone.
+    pub(super) fn time_out(&mut self, request: RequestId) {
+        let Some(ended) = self.requests.end(request, &self.world) else { return };
+        let EndedRequest { client, waited_ns, kind } = ended;
+        if let RequestKind::Wait(waited) = &kind {
+            // For a wait, a timeout is a normal result.
+            waited.stop(request, &mut self.watches, &mut self.world);
+            let reply = Ok(Reply::Waited { ready: waited.ready() });
+            self.world.reply(client, request, reply);
+            return;
+        }
+        let full = match &kind {
+            RequestKind::Object(id) | RequestKind::Inputs(id) => self.shortfall(id),
+            RequestKind::Range(_) => self.range_shortfall(request),
+            RequestKind::Create(instance) => self.copies.shortfall(*instance),
+            _ => None,
         };
-        let reply = Err(full.unwrap_or(Error::Timeout { what, waited_ns, state }));
-        self.world.reply(client, request, reply);
+        let error = full.unwrap_or_else(|| {
+            let (what, state) = self.description(request, &kind);
+            Error::Timeout { what, waited_ns, state }
+        });
+        self.stop_work(request, &kind);
+        self.world.reply(client, request, Err(error));
+    }
+
+    /// Ends the work that was done for a request alone.
+    fn stop_work(&mut self, request: RequestId, kind: &RequestKind) {
+        match kind {
+            RequestKind::Object(id) => self.stop_waiting(id, request),
+            RequestKind::Range(_) => self.end_range(request),
+            RequestKind::Create(instance) => self.withdraw_put(*instance),
+            RequestKind::Follow(id) => self.readers.stop_following(id, request),
+            RequestKind::Reservation(key) => self.give_up_reservation(*key),
+            RequestKind::Name(id) => {
+                self.client_reservations.withdraw(id, &mut self.world);
+            }
+            RequestKind::Replicas(_, instance) => self.replicas.stop_waiting(*instance, request),
+            RequestKind::Latest { prefix, has_standby, .. } => {
+                stop_latest(prefix, *has_standby, None, request, &mut self.world);
+            }
+            RequestKind::Locations { id, .. } => {
+                self.requests.stop_locating(id, request, &mut self.world);
+            }
+            RequestKind::Inputs(_)
+            | RequestKind::Deletion(_)
+            | RequestKind::OlderVersions { .. }
+            | RequestKind::Page { .. }
+            | RequestKind::Inspection { .. }
+            | RequestKind::Wait(_) => {}
+        }
     }
 
     pub(super) fn client_disconnected(&mut self, client: ClientId, process: Option<u32>) {

@@ -85,6 +85,7 @@ impl Node {
                 self.requests.locations(&context, id, known, &mut self.world)
             }
             Request::Explain { id } => Some(Ok(self.explain(&id))),
+            Request::ExplainRequest { request } => Some(Ok(self.explain_request(client, request))),
             Request::Owners { id } => {
                 Some(Ok(Reply::Owners(self.world.members().owners(&id).iter().collect())))
             }

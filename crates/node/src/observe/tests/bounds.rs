@@ -61,7 +61,7 @@ fn a_report_of_the_longest_names_fits_into_a_message() {
         scene.ask(Request::Get { id: named(&long(number)) });
         got(&mut scene, &format!("{}/1", long(number)));
     }
-    let text = report::activity(&scene.recorder, ME, 0, u32::MAX);
+    let text = report::activity(&scene.recorder, ME, &scene.machine, 0, u32::MAX);
     assert!(text.len() < REPORT_BYTES_MAX, "{} bytes", text.len());
     let activity: Value = serde_json::from_str(&text).unwrap();
     let reads = activity["reads"].to_string().len();
@@ -80,7 +80,7 @@ fn a_prefix_that_is_too_long_for_a_name_is_not_kept() {
     let asked = Event::Request { client, request, body, deadline: None };
     scene.recorder.event(scene.now, &asked, &scene.machine, &Known);
     scene.action(Action::Reply { client, request, reply: Err(error) });
-    let text = report::activity(&scene.recorder, ME, 0, u32::MAX);
+    let text = report::activity(&scene.recorder, ME, &scene.machine, 0, u32::MAX);
     assert!(text.len() < 10_000, "{} bytes", text.len());
 }
 

@@ -17,12 +17,13 @@ use alloc::{
     string::String,
     vec::Vec,
 };
+use core::ops::Bound;
 
 pub(crate) use self::{names::stop_latest, wait_progress::WaitProgress};
 use crate::{
     error::Error,
     id::{ClientId, Instance, Name, NodeId, ObjectId, ReduceId, RequestId},
-    limits::OWNER_TIMEOUT_NS,
+    limits::{LONG_WAIT_NS, OWNER_TIMEOUT_NS},
     machines::{membership_change::MembershipChange, world::World},
     message::{Holding, Message},
     mutants::{self, Mutant},
@@ -37,6 +38,8 @@ pub(crate) struct Requests {
     deadlines: BTreeSet<(Instant, RequestId)>,
     /// Requests that must be found by what they wait for.
     subjects: BTreeSet<(Subject, RequestId)>,
+    /// The last request that was reported as a long wait. Later ones have higher numbers.
+    reported: RequestId,
 }
 
 /// A request that ended without its reply.
@@ -141,7 +144,21 @@ impl Requests {
 
     /// When to check the next request.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.deadlines.first().map(|(at, _)| *at)
+        let next = self.deadlines.first().map(|(at, _)| *at);
+        next.into_iter().chain(self.unreported().map(|(_, at)| at)).min()
+    }
+
+    /// The first request that has not been reported as a long wait, and when to report it.
+    fn unreported(&self) -> Option<(RequestId, Instant)> {
+        let first = self.all.range((Bound::Excluded(self.reported), Bound::Unbounded)).next();
+        first.map(|(request, pending)| (*request, pending.since + LONG_WAIT_NS))
+    }
+
+    /// The next request that has waited for [`LONG_WAIT_NS`]; each is returned once.
+    pub(crate) fn next_long_wait(&mut self, now: Instant) -> Option<RequestId> {
+        let (request, _) = self.unreported().filter(|(_, at)| *at <= now)?;
+        self.reported = request;
+        Some(request)
     }
 
     /// All requests, the lowest number first.
@@ -169,6 +186,11 @@ impl Requests {
     pub(crate) fn context(&self, request: RequestId) -> Option<RequestContext> {
         let PendingRequest { client, deadline, .. } = *self.all.get(&request)?;
         Some(RequestContext { client, request, deadline })
+    }
+
+    /// When a request began.
+    pub(crate) fn since(&self, request: RequestId) -> Option<Instant> {
+        self.all.get(&request).map(|pending| pending.since)
     }
 
     /// What a request waits for.

@@ -35,7 +35,7 @@ impl WaitProgress {
     }
 
     /// Objects that have not come, in the order of the request.
-    pub(super) fn missing(&self) -> Vec<ObjectId> {
+    pub(crate) fn missing(&self) -> Vec<ObjectId> {
         let mut missing: Vec<_> = self.missing.iter().collect();
         missing.sort_unstable_by_key(|(_, place)| **place);
         missing.into_iter().map(|(id, _)| id.clone()).collect()
@@ -49,6 +49,11 @@ impl WaitProgress {
     /// Records that an owner has replied about an object. Returns whether that is the first reply.
     pub(super) fn answered(&mut self, id: &ObjectId) -> bool {
         self.unanswered.remove(id)
+    }
+
+    /// The number of objects that must still come.
+    pub(crate) fn left(&self) -> usize {
+        self.count.saturating_sub(self.ready.len())
     }
 
     /// Whether the requested number of objects has come.

@@ -311,6 +311,89 @@ fn explain_describes_why_an_object_is_missing() {
     assert_eq!(explain(2, &named("never")), "no client has put it");
 }
 
+/// What a request waits for, as its client sees it.
+fn explained(cluster: &mut Cluster, node: u64, request: RequestId) -> String {
+    let explain = cluster.ask(node, Request::ExplainRequest { request });
+    let Ok(Reply::Explained { what, state, .. }) = cluster.reply(explain) else { panic!() };
+    format!("{what}: {state}")
+}
+
+#[test]
+fn every_request_that_waits_is_explained() {
+    let mut cluster = Cluster::with_capacity(2, LARGE + LARGE / 2);
+    let full = cluster.put_large(1, None);
+    let create = || Request::Create { id: None, meta: array(LARGE), ttl_ns: None };
+    let (never, late) = (named("never/1"), named("never/2"));
+    let latest = || Request::Latest { prefix: "never/".into(), after: Some(7) };
+    let reduce = Request::Reduce {
+        inputs: vec![never.clone()],
+        op: Op::Sum,
+        count: 1,
+        id: None,
+        ttl_ns: None,
+    };
+    let reducing = cluster.ask(1, reduce);
+    let Ok(Reply::Reducing { id: sum }) = cluster.reply(reducing).clone() else { panic!() };
+    for (ask, expected) in [
+        (Request::Get { id: never.clone() }, "object never/1: no client has put it"),
+        (create(), &format!("can't fit {LARGE} bytes")),
+        (create(), &format!("{full} of ")),
+        (
+            wait(&[&never, &late], 2),
+            "2 of the objects never/1, never/2: no node has a complete copy",
+        ),
+        (latest(), "a name under \"never/\" newer than 7: no client has put one"),
+        (
+            locations(&never, Some(vec![])),
+            "a change of the holders of never/1: they have not changed",
+        ),
+        (Request::Inputs { id: sum.clone() }, "never/1"),
+    ] {
+        let request = cluster.ask(1, ask.clone());
+        let text = explained(&mut cluster, 1, request);
+        assert!(text.contains(expected), "{ask:?}: {text}");
+    }
+}
+
+#[test]
+fn a_client_learns_nothing_of_requests_of_others() {
+    let mut cluster = Cluster::new(1);
+    cluster.counted += 1;
+    let request = RequestId(cluster.counted);
+    let body = Request::Get { id: named("secret/1") };
+    cluster.tell(1, Event::Request { client: ClientId(9), request, body, deadline: None });
+    assert!(!explained(&mut cluster, 1, request).contains("secret"));
+}
+
+#[test]
+fn a_long_wait_is_reported_once() {
+    let mut cluster = Cluster::new(1);
+    let long_waits = |cluster: &mut Cluster, ns: u64| {
+        cluster.now = cluster.now + ns;
+        let (node, now) = (cluster.nodes.get_mut(&NodeId(1)).unwrap(), cluster.now);
+        let mut actions = Vec::new();
+        node.handle(now, Event::DeadlinePassed, &mut actions);
+        let reported = actions.into_iter().filter_map(|action| match action {
+            Action::Log(LogEvent::LongWait { what, state, waited_ns, .. }) => {
+                Some(format!("{what}: {state} ({} s)", waited_ns / SECOND))
+            }
+            _ => None,
+        });
+        (reported.collect::<Vec<_>>(), node.deadline())
+    };
+    cluster.get(1, &named("a/1"));
+    let (reported, deadline) = long_waits(&mut cluster, 10 * SECOND);
+    assert_eq!(reported, [""; 0]);
+    assert_eq!(deadline, Some(cluster.now + 20 * SECOND));
+    cluster.get(1, &named("b/1"));
+    let (reported, _) = long_waits(&mut cluster, 20 * SECOND);
+    assert_eq!(reported, ["object a/1: no client has put it (30 s)"]);
+    let (reported, _) = long_waits(&mut cluster, 10 * SECOND);
+    assert_eq!(reported, ["object b/1: no client has put it (30 s)"]);
+    let (reported, deadline) = long_waits(&mut cluster, 100 * SECOND);
+    assert_eq!((reported, deadline), (vec![], None));
+}
+
 /// Goal: an owner that only some nodes can't reach delays no watcher.
 #[test]
 fn the_backup_owner_replies_if_the_primary_does_not() {
