@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import hoplite
+from commands import run
 from hoplite import Client, Node, Timeout, _loop, log
+from hoplite.tools.doctor import cluster
 from support import Later, eventually
 from test_log import logged_while
 
@@ -121,6 +123,32 @@ def test_a_thread_without_a_timeout_logs_what_is_missing(node: Node, caplog: pyt
         eventually(lambda: len(lines(caplog)) >= len(calls))
     for _, _, expected in WAITS.values():
         assert any(re.match(f"still waiting for {expected}", line) for line in lines(caplog)), expected
+
+
+def test_a_put_that_waits_for_memory_is_seen_by_every_tool(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store is 57 % full."""
+    monkeypatch.setattr(cluster, "FULL_AFTER_S", 1.0)
+    with hoplite.connect(node.socket) as writer, node.client() as hp:
+        put = Later(writer.put, bytes(600_000), name="big/1")
+
+        def described() -> bool:
+            waits = hp.inspect("activity")["waits"]
+            return bool(waits) and waits[0]["state"] is not None
+
+        eventually(described)
+        (wait,) = hp.inspect("activity")["waits"]
+        assert (wait["verb"], wait["what"]) == ("create", "memory for big/1")
+        assert re.match(FULL, wait["state"] or "")
+        (finding,) = cluster.waits(cluster.View.of(hp))
+        assert finding.level == "warning"
+        assert re.search(f"^create of process .* has waited .* for memory for big/1: {FULL}", finding.text)
+        assert "hoplite objects --sort size" in (finding.fix or "")
+        top = run("top", "--once", "--socket", node.socket)
+        assert re.search(f"create big/1 .* {FULL}", top.stdout)
+        eventually(lambda: "holder/1 of 600000 bytes" in run("status", "--socket", node.socket).stdout)
+        hp.delete("holder/1")
+        put.result()
+        assert [finding.level for finding in cluster.waits(cluster.View.of(hp))] == ["ok"]
 
 
 @pytest.mark.long

@@ -101,7 +101,7 @@ def _cluster(client: Client, gathered: Facts, *, is_rate: bool) -> list[Finding]
     store = view.snapshot.status["store"]
     findings = [host.memory(gathered, store["capacity"], store["mapped"])]
     findings += [*cluster.members(view), cluster.versions(view), *cluster.clocks(view), *cluster.reachability(view)]
-    findings += [*cluster.corruption(view), *cluster.rates(view)]
+    findings += [*cluster.corruption(view), *cluster.waits(view), *cluster.rates(view)]
     findings.append(cluster.rate(client, view) if is_rate else Finding("rate", "unchecked", "--no-rate was given"))
     return findings
 

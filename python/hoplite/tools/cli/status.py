@@ -8,13 +8,21 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hoplite.errors import HopliteError
 from hoplite.tools.cli.attach import attach
 from hoplite.tools.cli.options import json_option, seconds_option, socket_option
 from hoplite.tools.cli.output import print_json, print_table
 from hoplite.tools.quantities import write_size
 
 if TYPE_CHECKING:
+    from hoplite import Client
     from hoplite.node_status import LimitStatus, MemberStatus, NodeDescription, RevocationStatus, Status
+
+
+# Requests that have waited this long are shown, at most this many.
+WAITS_AFTER_S = 5.0
+WAITS_MAX = 10
+WAITS_TIMEOUT_S = 2.0
 
 
 @click.command()
@@ -23,7 +31,7 @@ if TYPE_CHECKING:
 @socket_option
 @json_option("Print one JSON object; with --watch one per line.")
 def status(watch: bool, interval: float, socket: str | None, as_json: bool) -> None:
-    """Show members, store and counters of this host's node.
+    """Show members, store, long waits and counters of this host's node.
 
     \b
     Examples:
@@ -34,13 +42,14 @@ def status(watch: bool, interval: float, socket: str | None, as_json: bool) -> N
     with attach(socket) as client:
         while True:
             facts = client.status()
+            waits = [] if as_json else _waits(client)
             if as_json:
                 print_json(facts)
             else:
                 if watch:
                     # Does nothing without a terminal.
                     click.clear()
-                _print(facts)
+                _print(facts, waits)
             if not watch:
                 return
             if not as_json:
@@ -49,7 +58,28 @@ def status(watch: bool, interval: float, socket: str | None, as_json: bool) -> N
             time.sleep(interval)
 
 
-def _print(facts: Status) -> None:
+def _waits(client: Client) -> list[list[str]]:
+    """Returns a row for each request that has waited for long, the longest first."""
+    try:
+        activity = client.inspect("activity", limit=1, timeout=WAITS_TIMEOUT_S)
+    except HopliteError:
+        # A capability does not allow it, or the node is leaving.
+        return []
+    waits = [(activity["time"] - wait["since"], wait) for wait in activity["waits"]]
+    waits = sorted((each for each in waits if each[0] >= WAITS_AFTER_S), key=lambda each: -each[0])
+    return [
+        [
+            f"{waited:.0f}",
+            wait["verb"],
+            str(wait["process"] or "-"),
+            wait["what"] or wait["ref"] or "-",
+            wait["state"] or "-",
+        ]
+        for waited, wait in waits[:WAITS_MAX]
+    ]
+
+
+def _print(facts: Status, waits: list[list[str]]) -> None:
     store = facts["store"]
     rack = f", in {' > '.join(facts['place'])}" if facts["place"] else ""
     where = f"at {facts['address']}" if facts["address"] else "without a TCP port"
@@ -79,6 +109,9 @@ def _print(facts: Status) -> None:
         rows = [[*row, state] for row, state in zip(rows, states, strict=True)]
     print_table(columns, rows)
     click.echo()
+    if waits:
+        print_table(["seconds", "request", "process", "waits for", "because"], waits)
+        click.echo()
     if facts["limits"]:
         print_table(["limit", "client", "rejected"], [_limit(row) for row in facts["limits"]])
         click.echo()

@@ -32,6 +32,12 @@ PROBE_TIMEOUT_S = 30.0
 
 METRICS_TIMEOUT_S = 3.0
 
+# A put that waits this long for memory is a finding; memory that is only being allocated takes less.
+FULL_AFTER_S = 5.0
+# Other requests that wait this long are counted, and findings of one check are at most this many.
+WAITS_AFTER_S = 30.0
+WAITS_MAX = 5
+
 
 class View:
     """What the nodes of a cluster report about themselves and each other.
@@ -167,6 +173,31 @@ def corruption(view: View) -> list[Finding]:
             fix = f"Test the memory and the network card of {member['address']}: memtester 1G; ethtool -S INTERFACE"
             found.append(Finding("corruption", "warning", text, fix))
     return found
+
+
+def waits(view: View) -> list[Finding]:
+    """Judges which requests of clients wait: puts for room in a store, and others for long."""
+    found = []
+    others = []
+    for report in view.snapshot.reports:
+        for row in report.activity.get("waits", ()):
+            # Both times are those of the same clock.
+            waited = report.activity["time"] - report.offset.seconds - row["since"]
+            by = "a process" if row.get("process") is None else f"process {row['process']}"
+            who = f"{row['verb']} of {by} at {report.name} has waited {seconds(waited)}"
+            what = f" for {row['what']}" if row.get("what") else ""
+            text = f"{who}{what}: {row.get('state') or 'the node does not know why'}"
+            if row["verb"] in ("put", "create") and waited >= FULL_AFTER_S:
+                fix = "Delete the largest: hoplite objects --sort size; hoplite delete REF. Or set a larger capacity"
+                found.append((waited, Finding("waits", "warning", text, fix)))
+            elif waited >= WAITS_AFTER_S:
+                others.append((waited, text))
+    found.sort(key=lambda each: -each[0])
+    findings = [finding for _, finding in found[:WAITS_MAX]]
+    if others:
+        count = f"{len(others)} other {'request waits' if len(others) == 1 else 'requests wait'}"
+        findings.append(Finding("waits", "ok", f"{count} for long; the longest: {max(others)[1]}"))
+    return findings or [Finding("waits", "ok", "no put waits for memory")]
 
 
 def rates(view: View) -> list[Finding]:

@@ -28,6 +28,8 @@ HISTORY_S = 600.0
 # What a frame shows at most.
 NODES_MAX = 1000
 WAITS_MAX = 50
+# Characters of the reason of a wait: enough for a full store with its largest objects.
+REASON_MAX = 400
 EVENTS_MAX = 40
 SPANS_MAX = 60
 
@@ -185,7 +187,7 @@ class Model:
             verb, ref = row.get("verb") or "", row.get("ref")
             source = self._flows.source_of(report.node, ref)
             coordinator = self._flows.coordinator_of(ref)
-            on, reason = None, REASONS.get(verb, "no node has a copy yet")
+            on, reason = None, row.get("state") or REASONS.get(verb, "no node has a copy yet")
             if source is not None:
                 on, reason = source.source, f"{source.done:.0%} received. {source.reason}".strip()
             elif coordinator is not None:
@@ -197,7 +199,7 @@ class Model:
                 "ref": ref,
                 "seconds": round(max(now - row.get("since", now), 0.0), 1),
                 "on": on,
-                "reason": reason[:160],
+                "reason": reason[:REASON_MAX],
             }
 
     def _update_nodes(self, now: float, snapshot: Snapshot) -> None:
