@@ -207,6 +207,15 @@ class Fake:
             "events": self.events(now, 3),
             "skipped": 0,
             "spans": spans,
+            "open": [
+                {
+                    "node": node_id(1),
+                    "kind": "receive",
+                    "ref": "policy/18",
+                    "begin": now - 44,
+                    "text": f"receives from {self.name(0)}: 40%",
+                }
+            ],
             "rates": {"in": sum(row["in"] for row in rows), "out": sum(row["out"] for row in rows)},
             "totals": {
                 "objects": self.objects,

@@ -16,7 +16,7 @@ from fake_timeline import START
 from hoplite.errors import Timeout
 from hoplite.tools.observe.clocks import Offset
 from hoplite.tools.observe.collect import Report, Snapshot
-from hoplite.tools.observe.flows import Flows
+from hoplite.tools.observe.flows import STAY_S, Flows
 from hoplite.tools.observe.frames import BUDGET, EVENTS_MAX, HISTORY_S, WINDOW_S, Model, Viewer
 from hoplite.tools.observe.observer import INTERVAL_S, METRICS_PER_TICK, Observer, _in_turn
 from hoplite.tools.observe.readers import Readers, lags, split
@@ -242,7 +242,7 @@ def test_frames_have_only_what_is_new() -> None:
     assert third["events"] == []
     shown = [event["text"] for event in first["events"]]
     assert any("10.0.0.1:7420" in text for text in shown)
-    assert {"time", "node", "kind", "text", "ref"} == first["events"][0].keys()
+    assert {"time", "node", "serial", "kind", "text", "ref"} == first["events"][0].keys()
 
 
 def test_events_beyond_those_of_a_frame_are_counted() -> None:
@@ -255,6 +255,65 @@ def test_events_beyond_those_of_a_frame_are_counted() -> None:
     frame = viewer.frame(1.0)
     assert (frame["skipped"], frame["events"][-1]["ref"]) == (5 + 7, f"x/{many - 1}")
     assert viewer.frame(2.0)["skipped"] == 0
+
+
+def fetched(ref: str, time: float) -> Row:
+    return {"kind": "fetched", "ref": ref, "source": "a", "bytes": 100, "seconds": 0.5, "time": time}
+
+
+def folds(result: str, time: float) -> list[Row]:
+    fold = {"kind": "fold", "result": result, "epoch": 1, "children": ["a"], "time": time - 0.5}
+    return [fold, {"kind": "folded", "result": result, "epoch": 1, "seconds": 0.5, "time": time}]
+
+
+def test_a_viewer_that_starts_shows_no_tree_that_ended_before() -> None:
+    """It reads the events of the last minutes at once."""
+    model, now = Model(), 1000.0
+    old, new = now - STAY_S - 0.1, now - STAY_S + 0.1
+    events = [fetched("old", old), fetched("new", new), *folds("old/sum", old), *folds("new/sum", new)]
+    # The end of this fold is not among the events.
+    events.append({"kind": "fold", "result": "unknown", "epoch": 1, "children": ["a"], "time": old})
+    model.update(now, Snapshot(now, {}, [report("b", *events, time=now)]), {})
+    assert {tree["ref"] for tree in model.trees} == {"new", "new/sum"}
+
+
+def test_the_history_is_in_order_of_time_and_its_parts_skip_none() -> None:
+    model = Model()
+    # Node "b" reports later what happened earlier, and many events have the same millisecond.
+    times = {"a": [3.0, 3.0, 3.0, 4.0], "b": [1.0, 3.0, 3.0004, 3.0006]}
+    reports = [
+        report(
+            node, *({"kind": "put", "ref": f"{node}/{at}", "time": time} for at, time in enumerate(all_of)), time=4.0
+        )
+        for node, all_of in times.items()
+    ]
+    model.update(4.0, Snapshot(4.0, {}, reports), {})
+    whole = model.history(100)
+    assert [event["time"] for event in whole] == sorted((event["time"] for event in whole), reverse=True)
+    assert len(whole) == 8
+    for limit in range(1, 9):
+        parts: list[Row] = []
+        while part := model.history(limit, before=parts[-1]["time"] if parts else None):
+            parts += part
+        assert parts == whole
+    assert model.history(0) == []
+
+
+def test_what_has_not_ended_is_open() -> None:
+    model, now = Model(), 100.0
+    running = [transfer("slow", "a", 25, since=56.0), transfer("fast", "a", 75, since=99.0)]
+    folding = [{"result": "sum", "epoch": 1, "children": ["a"], "inputs": [], "since": 70.0}]
+    open_report = report("b", time=now, transfers=running, folds=folding)
+    model.update(now, Snapshot(now, {}, [open_report]), {})
+    found = Viewer(model).frame(now)["open"]
+    assert [(span["ref"], span["kind"], span["node"], span["begin"]) for span in found] == [
+        ("slow", "receive", "b", 56.0),
+        ("sum", "fold", "b", 70.0),
+        ("fast", "receive", "b", 99.0),
+    ]
+    assert found[0]["text"] == "receives from a: 25%"
+    model.update(now, Snapshot(now, {}, [report("b", time=now)]), {})
+    assert Viewer(model).frame(now)["open"] == []
 
 
 def test_spans_are_what_ended() -> None:

@@ -48,6 +48,15 @@ def column(groups: Groups, number: int) -> list[str]:
     return [line[number] for line in texts(groups)]
 
 
+def test_events_are_newest_first_across_nodes() -> None:
+    """A node reports later what happened earlier."""
+    picture = Picture()
+    for times in ([1.0, 3.0], [2.0, 4.0], [0.5]):
+        events = [{"time": time, "node": "a", "ref": None, "text": "put"} for time in times]
+        picture.update({**frame("a"), "events": events})
+    assert [event["time"] for event in picture.events] == [4.0, 3.0, 2.0, 1.0, 0.5]
+
+
 def frame(*nodes: str, edges: list[tuple[str, str]] | None = None, **fields: Any) -> dict[str, Any]:  # noqa: ANN401
     """Returns a frame with nodes, and a tree with edges."""
     rows = [{"id": node, "name": node, "state": "alive"} for node in nodes]

@@ -72,6 +72,17 @@ export interface ClusterEvent {
   kind: string;
   text: string;
   ref?: string | null;
+  /** The number of the event at its node. */
+  serial?: number | null;
+}
+
+/** Work that has begun and not ended. */
+export interface Open {
+  node: string;
+  kind: string;
+  ref: string | null;
+  begin: number;
+  text: string;
 }
 
 export interface Span {
@@ -108,6 +119,7 @@ export interface Frame {
   events?: ClusterEvent[];
   skipped?: number;
   spans?: Span[];
+  open?: Open[];
   rates?: { in: number; out: number };
   totals?: Totals;
 }

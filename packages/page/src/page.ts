@@ -1,6 +1,7 @@
 // Starts the page: connects the stream, the store, the views and the header.
 import { set, write } from "./dom";
 import * as format from "./format";
+import type { ClusterEvent } from "./frame";
 import { Store } from "./store";
 import { type Link, Stream } from "./stream";
 import { startTheme } from "./theme";
@@ -73,9 +74,15 @@ const select = tabs(by("tabs"), Object.keys(views), (name) => {
 const wanted = location.hash.slice(1);
 select(wanted in views ? wanted : "cluster");
 addEventListener("visibilitychange", redraw);
+async function loadMissed(): Promise<void> {
+  const reply = await fetch("/api/events?limit=1000").catch(() => null);
+  if (reply?.ok) store.merge(((await reply.json()) as { events: ClusterEvent[] }).events.reverse());
+  redraw();
+}
+
 new Stream((frame) => {
   store.apply(frame);
   redraw();
-}, link);
+}, link, () => void loadMissed());
 // For tests and for reports of bugs: sizes of everything that the page holds.
 Object.assign(window, { hopliteSizes: () => ({ ...store.sizes(), elements: document.querySelectorAll("*").length }) });

@@ -20,6 +20,17 @@ export class Ring<T> {
     }
   }
 
+  /** Adds a value behind all that are not larger; the smallest values of a full list are dropped. */
+  insert(value: T, key: (value: T) => number): void {
+    if (this.size === this.limit && key(value) < key(this.at(0))) return;
+    this.push(value);
+    const place = (index: number) => (this.start + index) % this.items.length;
+    for (let index = this.size - 1; index > 0 && key(this.at(index - 1)) > key(value); index--) {
+      this.items[place(index)] = this.at(index - 1);
+      this.items[place(index - 1)] = value;
+    }
+  }
+
   /** The value at an index, 0 for the oldest. */
   at(index: number): T {
     return this.items[(this.start + index) % this.items.length];

@@ -15,6 +15,19 @@ interface Rates {
   out: Float32Array;
 }
 
+/** Whether two rows are the same event. */
+export function same(one: ClusterEvent, other: ClusterEvent): boolean {
+  if (one.node !== other.node || one.time !== other.time) return false;
+  return one.serial == null ? one.kind === other.kind && one.ref === other.ref && one.text === other.text : one.serial === other.serial;
+}
+
+/** A wait as a span that has not ended. */
+function waiting(wait: Wait, now: number): Span {
+  const process = wait.process == null ? "a process" : `process ${wait.process}`;
+  const text = `${wait.verb} of ${process} waits: ${wait.reason}`;
+  return { node: wait.node, kind: "wait", ref: wait.ref, begin: now - wait.seconds, end: now, text };
+}
+
 const NOTHING: Totals = { objects: 0, bytes: 0, nodes: 0, dead: 0, transfers: 0, reduces: 0, waits: 0 };
 
 export class Store {
@@ -27,6 +40,8 @@ export class Store {
   totals: Totals = NOTHING;
   readonly events = new Ring<ClusterEvent>(EVENTS);
   readonly spans = new Ring<Span>(SPANS);
+  /** Work that has begun and not ended, until now: transfers, folds and waits. */
+  open: Span[] = [];
   /** Number of events that the node omitted because too many happened. */
   skipped = 0;
   frames = 0;
@@ -48,11 +63,24 @@ export class Store {
     this.lags = frame.lags ?? [];
     this.totals = { ...NOTHING, ...frame.totals };
     this.skipped += frame.skipped ?? 0;
-    const newest = this.events.last()?.time ?? 0;
-    // After a reconnect the first frame repeats recent events.
-    for (const event of frame.events ?? []) if (!frame.full || event.time > newest) this.events.push(event);
+    this.merge(frame.events ?? []);
+    this.open = [...(frame.open ?? []).map((row) => ({ ...row, end: frame.time })), ...this.waits.map((wait) => waiting(wait, frame.time))];
     for (const span of frame.spans ?? []) this.spans.push(span);
     this.record(frame);
+  }
+
+  /** Adds events in order of time, except those that are here. A node may report later what happened earlier. */
+  merge(events: ClusterEvent[]): void {
+    for (const event of events) if (!this.has(event)) this.events.insert(event, (one) => one.time);
+  }
+
+  /** Whether an event is here. */
+  has(event: ClusterEvent): boolean {
+    for (const other of this.events.newest()) {
+      if (other.time < event.time) return false;
+      if (same(other, event)) return true;
+    }
+    return false;
   }
 
   private record(frame: Frame): void {
@@ -114,6 +142,7 @@ export class Store {
       nodes: this.nodes.size,
       events: this.events.size,
       spans: this.spans.size,
+      open: this.open.length,
       history: this.length,
       charted: this.each.size,
     };

@@ -16,6 +16,7 @@ export class Stream {
   constructor(
     private readonly take: (frame: Frame) => void,
     private readonly show: (link: Link) => void,
+    private readonly again: () => void,
   ) {
     this.connect();
     setInterval(() => this.check(), 500);
@@ -25,15 +26,20 @@ export class Stream {
   private connect(): void {
     this.source?.close();
     this.closed = false;
+    let isAgain = this.latest > 0;
     const source = new EventSource("/api/stream");
     this.source = source;
     source.onmessage = (message) => {
       if (source !== this.source) return;
+      const isFirst = isAgain;
+      isAgain = false;
       const frame = JSON.parse(message.data) as Frame;
       this.latest = performance.now();
       this.interval = frame.interval || 1;
       this.retry = 1000;
       this.take(frame);
+      // What happened meanwhile is in no frame.
+      if (isFirst) this.again();
       this.check();
     };
     source.onerror = () => {

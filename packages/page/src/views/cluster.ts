@@ -68,8 +68,9 @@ export class ClusterView implements View {
   }
 
   private showRack(element: HTMLElement, [rack, rows]: [string, NodeRow[]]): void {
-    const used = rows.reduce((sum, row) => sum + row.used, 0);
-    const capacity = rows.reduce((sum, row) => sum + row.capacity, 0);
+    const here = rows.filter((row) => row.state !== "dead" && row.state !== "left");
+    const used = here.reduce((sum, row) => sum + row.used, 0);
+    const capacity = here.reduce((sum, row) => sum + row.capacity, 0);
     const failed = rows.filter((row) => row.state === "dead").length;
     const facts = [format.plural(rows.length, "node"), `${format.bytes(used)} of ${format.bytes(capacity)}`];
     if (failed) facts.push(`${failed} dead`);

@@ -2,7 +2,7 @@
 import { h, rows, set, table, write } from "../dom";
 import * as format from "../format";
 import type { ClusterEvent } from "../frame";
-import type { Store } from "../store";
+import { type Store, same } from "../store";
 import type { View } from "../view";
 
 /** Rows in the document; the filters search all events that the page holds. */
@@ -94,13 +94,21 @@ export class EventsView implements View {
   private async loadOlder(): Promise<void> {
     if (!this.store) return;
     const oldest = this.past[this.past.length - 1] ?? (this.store.events.size ? this.store.events.at(0) : null);
-    const query = new URLSearchParams({ limit: "100" });
-    if (oldest) query.set("before", String(oldest.time));
-    if (this.kind.value) query.set("kind", this.kind.value);
-    const reply = await fetch(`/api/events?${query}`).catch(() => null);
-    if (!reply?.ok) return write(this.status, "Cannot load older events");
-    const { events } = (await reply.json()) as { events: ClusterEvent[] };
-    const older = events.filter((event) => !oldest || event.time < oldest.time).sort((one, other) => other.time - one.time);
+    // Events of the same millisecond as the oldest may be missing here.
+    let older: ClusterEvent[] = [];
+    for (let before = oldest ? oldest.time + 0.0005 : null, more = true; more && !older.length; ) {
+      const query = new URLSearchParams({ limit: "100" });
+      if (before !== null) query.set("before", String(before));
+      if (this.kind.value) query.set("kind", this.kind.value);
+      const reply = await fetch(`/api/events?${query}`).catch(() => null);
+      if (!reply?.ok) return write(this.status, "Cannot load older events");
+      const { events } = (await reply.json()) as { events: ClusterEvent[] };
+      const held = (event: ClusterEvent) => this.store!.has(event) || this.past.some((other) => same(other, event));
+      older = events.filter((event) => !held(event)).sort((one, other) => other.time - one.time);
+      const first = Math.min(...events.map((event) => event.time));
+      more = first < (before ?? Infinity);
+      before = first;
+    }
     this.past = [...this.past, ...older].slice(0, OLDER);
     this.fill(this.store);
     if (!older.length) write(this.status, "No older events");

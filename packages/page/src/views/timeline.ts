@@ -74,7 +74,7 @@ export class TimelineView implements View {
     this.end = store.frame?.time ?? 0;
     const begin = this.end - this.seconds();
     this.byLane = new Map();
-    for (const span of store.spans.newest()) {
+    for (const span of [...store.spans.newest(), ...store.open]) {
       if (span.end < begin) continue;
       const lane = this.byLane.get(span.node);
       if (lane) lane.push(span);

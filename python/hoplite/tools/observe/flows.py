@@ -59,9 +59,9 @@ class Edge:
             self.rate = max(received - self.received, 0) / (at - self.at)
         self.received, self.at = received, at
 
-    def end(self, now: float) -> None:
-        """Records that everything has been received."""
-        self.ended, self.rate = now, 0.0
+    def end(self, at: float) -> None:
+        """Records when everything was received."""
+        self.ended, self.rate = at, 0.0
 
 
 class Flows:
@@ -107,23 +107,25 @@ class Flows:
                 chosen[ref] = event
             elif kind == "fetched" and ref and ref not in running:
                 fetched.add(ref)
-                self._add_fetched(now, node, event, chosen.get(ref, NO_PLAN))
+                self._add_fetched(node, event, chosen.get(ref, NO_PLAN))
         for ref in self._receiving.get(node, set()) - running - fetched:
             # It failed, or its end was among events that were skipped.
             self._transfers.get(ref, {}).pop(node, None)
         self._receiving[node] = running
 
-    def _add_fetched(self, now: float, node: str, event: Mapping[str, Any], chosen: Mapping[str, Any]) -> None:
+    def _add_fetched(self, node: str, event: Mapping[str, Any], chosen: Mapping[str, Any]) -> None:
+        # A viewer that has just started reads events of minutes ago.
+        ended = event["time"]
         edges = self._transfers.setdefault(event["ref"], {})
         source = event.get("source")
         edge = edges.get(node)
         if edge is None or (source is not None and edge.source != source):
             if source is None:
                 return
-            edge = edges[node] = Edge(source, node, now - (event.get("seconds") or 0.0))
+            edge = edges[node] = Edge(source, node, ended - (event.get("seconds") or 0.0))
             edge.choice, edge.reason = chosen.get("choice") or "", chosen.get("reason") or ""
         edge.bytes = edge.received = event.get("bytes") or edge.bytes
-        edge.end(now)
+        edge.end(ended)
 
     def _read_folds(self, now: float, report: Report) -> None:
         node = report.node
@@ -147,6 +149,11 @@ class Flows:
             if event.get("kind") == "fold" and event.get("result")
             for child in event.get("children") or ()
         }
+        folded = {
+            event["result"]: event["time"]
+            for event in report.events
+            if event.get("kind") == "folded" and event.get("result")
+        }
         for (result, child), since in {**begun, **running}.items():
             edges = self._folds.setdefault(result, {})
             edge = edges.get((child, node))
@@ -156,7 +163,9 @@ class Flows:
         for result, child in (self._folding.get(node, set()) | begun.keys()) - running.keys():
             edge = self._folds.get(result, {}).get((child, node))
             if edge is not None:
-                edge.end(now)
+                # Without the event of its end, it ended after the last report, or soon after it began.
+                was_running = (result, child) in self._folding.get(node, set())
+                edge.end(folded.get(result, now if was_running else edge.since))
         self._folding[node] = set(running)
 
     def forget(self, now: float, gone: set[str]) -> None:
@@ -171,7 +180,7 @@ class Flows:
                 last = max((edge.ended or now for edge in edges.values()), default=0.0)
                 if now - last > STAY_S:
                     del trees[ref]
-                elif last < now or all(edge.ended is not None for edge in edges.values()):
+                elif all(edge.ended is not None for edge in edges.values()):
                     ended.append(ref)
             for ref in ended[: max(len(trees) - REFS_MAX, 0)]:
                 del trees[ref]
@@ -187,6 +196,13 @@ class Flows:
         """Returns the node that coordinates the reduce with a result."""
         plan = self._plans.get(result or "")
         return None if plan is None else plan["root"]
+
+    def oldest(self, most: int) -> list[tuple[str, str, Edge]]:
+        """Returns the transfers and folds that have run for the longest: kind, object and edge."""
+        receiving = (("receive", ref, edge) for ref, edges in self._transfers.items() for edge in edges.values())
+        folding = (("fold", result, edge) for result, folds in self._folds.items() for edge in folds.values())
+        running = (found for found in itertools.chain(receiving, folding) if found[2].ended is None)
+        return heapq.nsmallest(most, running, key=lambda found: (found[2].since, found[1], found[2].to))
 
     def pairs(self) -> list[dict[str, Any]]:
         """Returns the running transfers by pair of nodes, the fastest pairs first."""

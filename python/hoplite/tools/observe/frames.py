@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from hoplite.tools.observe.flows import EDGES_MAX, Flows
 from hoplite.tools.observe.meters import NOTHING, Meters
 from hoplite.tools.observe.readers import Readers
-from hoplite.tools.observe.words import sentence
+from hoplite.tools.observe.words import node_name, sentence
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from hoplite.tools.observe.collect import Report, Row, Snapshot
+    from hoplite.tools.observe.flows import Edge
 
 # What the model remembers: at most this many rows, and none older.
 HISTORY_MAX = 10_000
@@ -32,6 +33,7 @@ WAITS_MAX = 50
 REASON_MAX = 400
 EVENTS_MAX = 40
 SPANS_MAX = 60
+OPEN_MAX = 60
 
 # Replies that a node may miss before it counts as silent.
 MISSED_MAX = 2
@@ -39,7 +41,7 @@ MISSED_MAX = 2
 # Bytes per second of a viewer, averaged over this many seconds.
 BUDGET = 50_000
 WINDOW_S = 5.0
-# Edges of a tree in a frame. Frames larger than the budget of one second have fewer.
+# Edges of a tree and open spans in a frame. Frames larger than the budget of one second have fewer.
 EDGES = (EDGES_MAX, 24, 8)
 # Seconds between frames with all nodes. The others have only nodes that changed.
 FULL_EVERY_S = 60.0
@@ -96,6 +98,8 @@ class Model:
         self.pairs: list[Row] = []
         self.waits: list[Row] = []
         self.lags: list[Row] = []
+        # Spans of transfers and folds that run. Waits are spans too.
+        self.open: list[Row] = []
         self.totals: Row = {}
         self.status: Row = {}
         self.names: dict[str, str] = {}
@@ -133,6 +137,7 @@ class Model:
         self.pairs = self._flows.pairs()
         self.lags = self.readers.lags(now)
         self.trees = self._flows.trees(self._meters.pair_rates)
+        self.open = [self._open_row(kind, ref, edge) for kind, ref, edge in self._flows.oldest(OPEN_MAX)]
         self._total(replied, len(waits))
 
     def history(
@@ -140,27 +145,36 @@ class Model:
     ) -> list[Row]:
         """Returns recent events, the newest first.
 
+        Events with the same time as the last row are returned too, so that a request for those before it skips none.
+
         Args:
-            limit: maximum number of rows.
+            limit: number of rows.
             before: Unix seconds; only events before that.
             kind: only events of this kind.
             node: only events that this node recorded.
         """
-        wanted = (
+        wanted = [
             recorded
-            for recorded in reversed(self.events)
-            if (before is None or round(recorded.event["time"], 3) < before)
+            for recorded in self.events
+            if (before is None or _time(recorded) < before)
             and kind in (None, recorded.event.get("kind"))
             and node in (None, recorded.node)
-        )
-        return [self.event_row(recorded) for recorded in itertools.islice(wanted, limit)]
+        ]
+        # Reports of nodes arrive one after another.
+        wanted.sort(key=lambda recorded: (_time(recorded), recorded.number), reverse=True)
+        shown, rest = wanted[:limit], wanted[limit:]
+        if shown:
+            last = _time(shown[-1])
+            shown += itertools.takewhile(lambda recorded: _time(recorded) == last, rest)
+        return [self.event_row(recorded) for recorded in shown]
 
     def event_row(self, recorded: Recorded) -> Row:
         """Returns an event as it is shown."""
         event = recorded.event
         return {
-            "time": round(event["time"], 3),
+            "time": _time(recorded),
             "node": recorded.node,
+            "serial": event.get("serial"),
             "kind": str(event.get("kind")),
             "text": sentence(event, self.names),
             "ref": event.get("ref") or event.get("result"),
@@ -172,6 +186,11 @@ class Model:
         row = self.event_row(recorded)
         span = {"node": row["node"], "kind": SPANS[row["kind"]], "ref": row["ref"], "text": row["text"]}
         return {**span, "begin": round(end - recorded.event["seconds"], 4), "end": round(end, 4)}
+
+    def _open_row(self, kind: str, ref: str, edge: Edge) -> Row:
+        source = node_name(edge.source, self.names)
+        text = f"receives from {source}: {edge.done:.0%}" if kind == "receive" else f"folds the sum of {source}"
+        return {"node": edge.to, "kind": kind, "ref": ref, "begin": round(edge.since, 3), "text": text}
 
     def _record(self, report: Report) -> None:
         self.missed += report.missed
@@ -285,6 +304,7 @@ class Viewer:
         # Fewer edges before fewer frames.
         for edges_max in EDGES:
             frame["trees"] = [_cut(tree, edges_max) for tree in frame["trees"]]
+            frame["open"] = frame["open"][:edges_max]
             text = json.dumps(frame, separators=(",", ":"))
             if len(text) <= self._budget:
                 break
@@ -322,6 +342,7 @@ class Viewer:
             "events": [model.event_row(recorded) for recorded in events],
             "skipped": skipped,
             "spans": [model.span_row(recorded) for recorded in _since(model.spans, self._cursor, SPANS_MAX)],
+            "open": model.open,
             "rates": {"in": sum(row["in"] for row in rows), "out": sum(row["out"] for row in rows)},
             "totals": model.totals,
         }
@@ -332,6 +353,12 @@ class Viewer:
         if frame["full"]:
             self._full, self._nodes = now, {}
         self._nodes.update({row["id"]: dict(row) for row in frame["nodes"]})
+
+
+def _time(recorded: Recorded) -> float:
+    """The time of an event as it is shown: milliseconds."""
+    time: float = recorded.event["time"]
+    return round(time, 3)
 
 
 def _cut(tree: Row, edges_max: int) -> Row:

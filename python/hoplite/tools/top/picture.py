@@ -78,7 +78,9 @@ class Picture:
         self.frame = frame
         rows = {row["id"]: row for row in frame["nodes"]}
         self.nodes = rows if frame["full"] else self.nodes | rows
-        self.events.extendleft(sorted(frame["events"], key=lambda event: event["time"]))
+        # Another node may report later what happened earlier.
+        events = sorted((*reversed(frame["events"]), *self.events), key=lambda event: -event["time"])
+        self.events = collections.deque(events, maxlen=EVENTS_MAX)
 
     def whole(self) -> Row:
         """Returns the last frame with all nodes."""
