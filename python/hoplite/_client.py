@@ -6,9 +6,10 @@ from hoplite._verbs.getting import Getting
 from hoplite._verbs.lifetimes import Lifetimes
 from hoplite._verbs.making import Making
 from hoplite._verbs.overview import Overview
+from hoplite._verbs.waiting import Waiting
 
 
-class Client(Making, Getting, Lifetimes, Overview):
+class Client(Making, Getting, Waiting, Lifetimes, Overview):
     """A process's connection to the node of its host: `hoplite.init()`, `hoplite.connect()` or `node.client()`.
 
     All methods are thread-safe and release the GIL while they wait. Every `timeout` is in seconds: 0 does not wait,

@@ -1,4 +1,4 @@
-"""The verbs that wait for objects: `get`, `wait` and `latest`."""
+"""The verbs that return objects or the newest ref: `get` and `latest`."""
 
 # A mixin of one class, which annotates `self` with that class.
 # mypy: disable-error-code="misc"
@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, overload
 
 from hoplite import values
-from hoplite._arguments import check_after, check_count, check_list, check_outs, check_part, check_ref
+from hoplite._arguments import check_after, check_list, check_outs, check_part, check_ref
 from hoplite._attachment import Attachment
 from hoplite._shared import DEFAULT
 from hoplite._verbs.several import Several
@@ -197,60 +197,6 @@ class Getting(Attachment):
         finally:
             # The frames of a traceback must not pin memory.
             views.clear()
-
-    def wait(
-        self: Client, refs: Iterable[Ref | str], count: int | None = None, *, timeout: float | None = DEFAULT
-    ) -> tuple[list[Ref], list[Ref]]:
-        """Waits until some of several objects are ready.
-
-        An object is ready when a complete copy exists somewhere in the cluster, or when it was deleted or lost. After
-        that, `get` waits only for the transfer, or raises.
-
-        Args:
-            refs: refs or names, each listed once. The objects need not exist yet.
-            count: number of objects to wait for; None means all.
-            timeout: seconds to wait; 0 returns the current state.
-
-        Returns:
-            Two lists of refs: the ready ones in the order in which they became ready, exactly `count` of them unless
-            the timeout expired; and the others in the order given.
-
-        Raises:
-            InvalidArgument: a ref is listed twice, or `count` is negative or above the number of refs.
-
-        Examples:
-            >>> first = hp.put(b"here", name="part/1")
-            >>> hp.wait(["part/1", "part/2"], count=1)
-            ([Ref('part/1')], [Ref('part/2')])
-        """
-        texts, pending = self._start_wait(refs, count, timeout)
-        return self._parted(texts, [] if pending is None else answer(pending))
-
-    async def wait_async(
-        self: Client, refs: Iterable[Ref | str], count: int | None = None, *, timeout: float | None = DEFAULT
-    ) -> tuple[list[Ref], list[Ref]]:
-        """`wait`, for asyncio."""
-        texts, pending = self._start_wait(refs, count, timeout)
-        return self._parted(texts, [] if pending is None else await answer_async(pending))
-
-    def _start_wait(
-        self, refs: Iterable[Ref | str], count: int | None, timeout: float | None
-    ) -> tuple[list[str], Pending[list[int]] | None]:
-        """Returns the refs, and the request for the indexes of the ready ones; None if there is nothing to wait for."""
-        texts = check_list("refs to wait for", refs)
-        if len(set(texts)) < len(texts):
-            raise InvalidArgument("a ref is listed twice in the refs to wait for: list each once")
-        number = check_count(count, len(texts), least=0)
-        if number == 0 or not texts:
-            return texts, None
-        wanted = len(texts) if number is None else number
-        native, limit = self._open_within(self._limit(timeout))
-        return texts, native.start_wait(texts, wanted, limit)
-
-    def _parted(self: Client, texts: list[str], ready: list[int]) -> tuple[list[Ref], list[Ref]]:
-        is_ready = set(ready)
-        rest = [Ref(text, self) for index, text in enumerate(texts) if index not in is_ready]
-        return [Ref(texts[index], self) for index in ready], rest
 
     def latest(self: Client, prefix: str, *, after: int | None = None, timeout: float | None = DEFAULT) -> Ref:
         """Returns the newest object under a prefix. With `after`, waits for a number higher than that.

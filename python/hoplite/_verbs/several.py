@@ -7,15 +7,15 @@ one, and may exceed it. Does not know what the objects contain.
 
 from __future__ import annotations
 
-import select
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from hoplite import _native
-from hoplite._loop import FIRST_WORD_AFTER_S, SILENT, Looks
+from hoplite._loop import SILENT
+from hoplite._verbs.arrivals import Arrivals
 from hoplite.errors import StoreFull
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from hoplite._native import Pending
     from hoplite._waits import Waits
@@ -46,65 +46,32 @@ class Several(Generic[T]):
         self._native = native
         self._texts = texts
         self._logs = limit is None
-        self._inbox = _native.Inbox()
         self._results: dict[int, T] = {}
-        self._pendings = pendings
+        self._arrivals = Arrivals(waits, pendings)
 
     async def results(self) -> list[T]:
         """Waits for all objects and returns the replies in order."""
-        looks = Looks(self._until_check)
         try:
-            for key, pending in enumerate(self._pendings):
-                if not pending.register(self._inbox, key):
-                    self._take(key)
-            while self._is_incomplete():
-                await self._waits.arrival(self._inbox, looks.wait_s())
-                for key in self._inbox.take():
-                    self._take(key)
-                if self._is_incomplete() and looks.is_node_silent():
-                    self._take(next(self._missing()))
-                if (waited := looks.due()) is not None and self._is_incomplete():
-                    await self._look(waited)
-            return [self._results[key] for key in range(len(self._pendings))]
+            while self._arrivals:
+                for key in await self._arrivals.next(self._look):
+                    self._results[key] = self._arrivals.take(key)
+            return [self._results[key] for key in range(len(self._texts))]
         except BaseException as error:
             self._results.clear()
-            for pending in self._pendings:
-                pending.cancel()
+            self._arrivals.cancel()
             self._waits.hint(error)
             raise
-
-    def _take(self, key: int) -> None:
-        """Takes an object that has arrived, or raises its error."""
-        self._results[key] = self._pendings[key].result()
-
-    def _is_incomplete(self) -> bool:
-        return len(self._results) < len(self._pendings)
-
-    def _missing(self) -> Iterator[int]:
-        return (key for key in range(len(self._pendings)) if key not in self._results)
-
-    def _until_check(self) -> float | None:
-        return self._pendings[next(self._missing())].until_check() if self._is_incomplete() else None
 
     async def _look(self, waited: float) -> None:
         """Checks why the other objects are missing: they may wait for memory that this call pins itself."""
         held = self._held()
-        for key in self._missing() if held else ():
+        for key in self._arrivals.missing() if held else ():
             lacks = await self._waits.brief(self._native.start_lacks(self._texts[key]), SILENT)
-            if isinstance(lacks, str) or self._has_news():
+            if isinstance(lacks, str) or self._arrivals.has_news():
                 break
             self._refuse_if_too_large(held, lacks)
-        if self._logs and waited >= FIRST_WORD_AFTER_S:
-            first = self._texts[next(self._missing())]
-            state = await self._waits.brief(self._native.start_explain(first), SILENT)
-            missing = len(self._pendings) - len(self._results)
-            what = f"{missing} of {len(self._pendings)} objects, including {first},"
-            self._waits.still_waiting(what, waited, state)
-
-    def _has_news(self) -> bool:
-        poll = select.poll()
-        poll.register(self._inbox.fileno(), select.POLLIN)
-        return bool(poll.poll(0))
+        if self._logs:
+            await self._arrivals.log(self._native, self._texts, waited)
 
     def _held(self) -> dict[str, int]:
         """Objects that have arrived in the store, and the memory that each uses. Small objects use none."""

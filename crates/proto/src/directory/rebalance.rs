@@ -63,8 +63,8 @@ impl Directory {
         let live =
             entry.and_then(|entry| entry.live.as_mut()).filter(|live| live.instance == instance);
         let Some(live) = live.filter(|live| live.tree.source(from) == Some(source)) else { return };
-        let rate = live.without_siblings(now, from, rate);
-        let report = Report { at: now, rate, missing, usual };
+        let is_alone = live.is_alone(now, from, rate);
+        let report = Report { at: now, rate, is_alone, missing, usual };
         live.tree.report(from, report);
         if report.is_stalled() {
             self.alarms.insert((now + JUDGE_NS, id.clone()));
@@ -168,18 +168,17 @@ impl Live {
         Some(times.max(known.unwrap_or(1)))
     }
 
-    /// The rate of a transfer. If another branch gets much more from the same root, other transfers of the root don't
-    /// make this one slow.
-    fn without_siblings(&mut self, now: Instant, node: NodeId, rate: Rate) -> Rate {
-        let Some(Lineage { root, branch, .. }) = self.tree.lineage(node) else { return rate };
+    /// Whether another branch gets much more from the same root, so that other transfers of the root don't make this
+    /// one slow.
+    fn is_alone(&mut self, now: Instant, node: NodeId, rate: Rate) -> bool {
+        let Some(Lineage { root, branch, .. }) = self.tree.lineage(node) else { return false };
         let branches = || self.tree.receivers(root).take(LOOKED_AT);
         let is_far_below = |report: Report| {
             rate.bytes_per_second.saturating_mul(SLOW_TIMES) < report.rate.bytes_per_second
         };
         let mut others = branches().filter(|(other, _)| Some(*other) != branch);
-        let is_alone = usize::from(rate.shares) <= branches().count()
-            && others.any(|(_, other)| other.fresh(now).is_some_and(is_far_below));
-        if is_alone { Rate { shares: 1, ..rate } } else { rate }
+        usize::from(rate.shares) <= branches().count()
+            && others.any(|(_, other)| other.fresh(now).is_some_and(is_far_below))
     }
 
     /// Whether a node's bytes come from a copy that still grows at its root, or from nowhere.
@@ -261,7 +260,8 @@ impl Live {
         // If only one branch has reported, its low rate may be the current rate of the network. The first report may
         // cover only the start of a transfer.
         let is_doubtful = is_new || others.is_none();
-        let is_little = !is_doubtful || report.is_slow(typical / 2);
+        let shared = Report { is_alone: false, ..report };
+        let is_little = !is_doubtful || shared.is_slow(typical / 2);
         if !is_little || self.is_settling(now, node) {
             return None;
         }

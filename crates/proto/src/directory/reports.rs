@@ -34,6 +34,9 @@ pub(super) struct FormerSource {
 pub(super) struct Report {
     pub(super) at: Instant,
     pub(super) rate: Rate,
+    /// Whether another branch gets much more from the same root: then other transfers of the root don't make this one
+    /// slow.
+    pub(super) is_alone: bool,
     /// Bytes that it lacks.
     pub(super) missing: u64,
     /// The rate at which the receiver usually receives from other sources, if it was measured.
@@ -52,7 +55,12 @@ impl Report {
 
     /// Whether the transfer is much slower than the others, even if it shared a link.
     pub(super) fn is_slow(&self, typical: u64) -> bool {
-        self.rate.fair().saturating_mul(SLOW_TIMES) < typical
+        self.own_rate().saturating_mul(SLOW_TIMES) < typical
+    }
+
+    /// Its rate, without the effect of transfers that share a link with it.
+    fn own_rate(&self) -> u64 {
+        if self.is_alone { self.rate.bytes_per_second } else { self.rate.fair() }
     }
 
     /// Whether the transfer is about as fast as the others. Uses the measured rate: a fair rate is only an upper
@@ -63,7 +71,7 @@ impl Report {
 
     /// How many times slower the transfer is than the others.
     pub(super) fn slowness(&self, typical: u64) -> u64 {
-        typical / self.rate.fair().max(1)
+        typical / self.own_rate().max(1)
     }
 }
 

@@ -322,6 +322,8 @@ fn explained(cluster: &mut Cluster, node: u64, request: RequestId) -> String {
 fn every_request_that_waits_is_explained() {
     let mut cluster = Cluster::with_capacity(2, LARGE + LARGE / 2);
     let full = cluster.put_large(1, None);
+    // Owners report that a prefix has no name only some time after a membership change.
+    cluster.wait(SECOND);
     let create = || Request::Create { id: None, meta: array(LARGE), ttl_ns: None };
     let (never, late) = (named("never/1"), named("never/2"));
     let latest = || Request::Latest { prefix: "never/".into(), after: Some(7) };
