@@ -8,8 +8,9 @@
 //!      +--- doomed -------+   deleted or replaced while in use: removed with its last pin
 //! ```
 //!
-//! [`copy`] defines where the bytes of a copy are and what it costs, [`eviction`] the order of eviction.
+//! [`copy`] defines where the bytes of a copy are and what it costs, [`eviction`] the order of eviction, [`census`] counts.
 
+mod census;
 mod copy;
 mod eviction;
 #[cfg(test)]
@@ -18,6 +19,7 @@ mod tests;
 use alloc::{boxed::Box, collections::BTreeMap, format, string::String, vec::Vec};
 use core::ops::Bound;
 
+pub use self::census::Census;
 pub use self::copy::{COPY_OVERHEAD_BYTES, Copy, FileState, Residency, State, file_bytes};
 use self::eviction::Evictable;
 use crate::{
@@ -70,6 +72,7 @@ pub struct Table {
     /// Bytes of files that exist or are being written.
     on_disk: u64,
     evictable: Evictable,
+    census: Census,
 }
 
 /// Numbers of uses begin here; copies that were passed over get lower numbers.
@@ -90,6 +93,7 @@ impl Table {
             passed: 0,
             on_disk: 0,
             evictable: Evictable::default(),
+            census: Census::default(),
         }
     }
 
@@ -127,6 +131,11 @@ impl Table {
     /// Number of copies.
     pub fn len(&self) -> usize {
         self.copies.len()
+    }
+
+    /// The copies in each state.
+    pub const fn census(&self) -> &Census {
+        &self.census
     }
 
     /// Whether there are no copies.
@@ -325,6 +334,7 @@ impl Table {
             last_use,
         };
         self.used += copy.cost();
+        self.census.add(copy.counted());
         self.evictable.insert(instance, &copy);
         let before = self.copies.insert(instance, copy);
         assert!(before.is_none(), "instance {instance} was put into the table twice");
@@ -418,6 +428,7 @@ impl Table {
     fn remove(&mut self, instance: Instance) -> Option<Removed> {
         let copy = self.copies.remove(&instance)?;
         self.used -= copy.cost();
+        self.census.remove(copy.counted());
         self.on_disk -= copy.file_bytes();
         self.evictable.remove(instance, copy.turn(), copy.cost());
         if self.current.get(&copy.id) == Some(&instance) {
@@ -432,11 +443,15 @@ impl Table {
         })
     }
 
-    /// Changes a copy, and updates its cost and its place in the order of eviction.
+    /// Changes a copy, and updates its cost, its place in the order of eviction and the counts.
     fn change<R>(&mut self, instance: Instance, change: impl FnOnce(&mut Copy) -> R) -> Option<R> {
         let copy = self.copies.get_mut(&instance)?;
-        let (turn, cost) = (copy.turn(), copy.cost());
+        let (turn, cost, counted) = (copy.turn(), copy.cost(), copy.counted());
         let result = change(copy);
+        if copy.counted() != counted {
+            self.census.remove(counted);
+            self.census.add(copy.counted());
+        }
         if (copy.turn(), copy.cost()) != (turn, cost) {
             self.used = self.used - cost + copy.cost();
             self.evictable.remove(instance, turn, cost);

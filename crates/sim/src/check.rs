@@ -9,7 +9,7 @@ use hoplite_proto::{
     id::{Instance, NodeId, ObjectId},
     message::{Message, Progress},
     node::Action,
-    table::Residency,
+    table::{Census, Residency},
 };
 
 use crate::{payload::Content, plan::SECOND, world::World};
@@ -38,6 +38,15 @@ impl World {
             broken = Some(format!(
                 "{node:?} stores {small} bytes of small objects, above the limit {most}"
             ));
+        }
+        let (directory, counted) = (host.node.directory(), host.node.directory().recount());
+        if directory.len() != counted {
+            let kept = directory.len();
+            broken = Some(format!("{node:?} counts {kept} objects in its directory of {counted}"));
+        }
+        let (kept, counted) = (table.census(), Census::of(table.iter().map(|(_, copy)| copy)));
+        if *kept != counted {
+            broken = Some(format!("{node:?} counts {kept:?} of its copies, which are {counted:?}"));
         }
         broken = broken.or_else(|| self.check_disk(node));
         if let Some(cycle) = self.directory_cycle(node) {

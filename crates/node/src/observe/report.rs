@@ -72,16 +72,16 @@ pub(crate) fn metrics(recorder: &Recorder, me: NodeId, parts: &Parts<'_>) -> Str
         json.time("started", unix(Instant(0)));
         json.key("status").raw(&parts.status);
         recorder.totals.write(json, recorder.events.next());
-        let (states, pinned) = parts.machine.states();
+        let census = parts.machine.table().census();
         json.key("states").object(|json| {
-            for (name, objects, bytes) in states {
+            for (name, objects, bytes) in census.states() {
                 json.key(name).object(|json| {
                     json.number("objects", objects);
                     json.number("bytes", bytes);
                 });
             }
         });
-        json.number("pins", pinned);
+        json.number("pins", census.pinned());
         json.key("queues").object(|json| {
             for (name, count) in parts.machine.queues() {
                 json.number(name, count);

@@ -1,4 +1,5 @@
-//! Accounts of what an owner stores for other members: directory entries and the bytes of small objects.
+//! Accounts of what an owner stores for other members: directory entries and the bytes of small objects. Also the
+//! number of recorded objects.
 //!
 //! Each member has an account, which is charged for what it announces. Dropping a [`Charge`] or an [`EntryCharge`]
 //! refunds it, whether by a deletion, a loss, or another object of the name. Does not know entries.
@@ -36,6 +37,31 @@ struct Account {
 struct Totals {
     bytes: AtomicU64,
     entries: AtomicU64,
+}
+
+/// The number of recorded objects, so that reports need not count the entries.
+#[derive(Debug, Default)]
+pub(super) struct RecordedObjects(Arc<AtomicU64>);
+
+/// One recorded object. Dropping it uncounts the object.
+#[derive(Debug)]
+pub(super) struct RecordedObject(Arc<AtomicU64>);
+
+impl RecordedObjects {
+    pub(super) fn len(&self) -> usize {
+        self.0.load(Relaxed) as usize
+    }
+
+    pub(super) fn add(&self) -> RecordedObject {
+        self.0.fetch_add(1, Relaxed);
+        RecordedObject(self.0.clone())
+    }
+}
+
+impl Drop for RecordedObject {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
+    }
 }
 
 /// The charge for one entry.

@@ -147,3 +147,21 @@ fn waiting_deleters_and_followers_of_a_prefix_are_limited() {
         owner.receives(3, Message::Latest { prefix: "policy/".into(), after: None, request });
     assert_eq!(outbox, [(NodeId(3), Message::RequestPending { request, id: None })]);
 }
+
+/// Goal: reports do not need to look at all entries.
+#[test]
+fn recorded_objects_are_counted_until_their_loss_is_reported() {
+    let mut owner = Owner::new();
+    let id = mine(&owner);
+    let counts = |owner: &Owner| (owner.directory.len(), owner.directory.recount());
+    assert_eq!(counts(&owner), (0, 0));
+    owner.receives(3, announced(&id, instance(3, 1)));
+    owner.receives(4, announced(&id, instance(3, 1)));
+    assert_eq!(counts(&owner), (1, 1));
+    owner.loses(3);
+    assert_eq!(counts(&owner), (1, 1), "node 4 has it");
+    owner.loses(4);
+    assert_eq!(counts(&owner), (1, 1), "a node may still announce it");
+    owner.waits(ORPHAN_GRACE_NS);
+    assert_eq!(counts(&owner), (0, 0));
+}

@@ -116,7 +116,7 @@ impl Directory {
             self.forget_if_empty(id);
             return true;
         }
-        let new = || Live::new(*instance, meta(), now, charge.flatten());
+        let new = || Live::new(*instance, meta(), now, charge.flatten(), self.recorded.add());
         let live = entry.live.get_or_insert_with(new);
         live.take(now, from, announce, is_primary_owner, context.outbox);
         let (mut is_brought, mut has_room) = (false, true);

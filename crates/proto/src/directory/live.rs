@@ -5,7 +5,7 @@
 use alloc::{boxed::Box, collections::BTreeMap, vec::Vec};
 
 use super::{
-    accounts::{EntryCharge, StoredInline},
+    accounts::{EntryCharge, RecordedObject, StoredInline},
     context::{Context, Outbox},
     holder::{Holder, WHOLE},
     probe::Probe,
@@ -50,6 +50,8 @@ pub(super) struct Live {
     pub(super) terms: Option<Box<Terms>>,
     /// The charge for this entry; `None` if this node made the object.
     _entry: Option<EntryCharge>,
+    /// Counts the object.
+    _recorded: RecordedObject,
     /// When this owner first received an announcement of it.
     pub(super) since: Instant,
     /// The last node that gave up its pinned copy without another node taking it.
@@ -76,6 +78,7 @@ impl Live {
         meta: Meta,
         since: Instant,
         entry: Option<EntryCharge>,
+        recorded: RecordedObject,
     ) -> Self {
         Self {
             instance,
@@ -87,6 +90,7 @@ impl Live {
             probe: None,
             terms: None,
             _entry: entry,
+            _recorded: recorded,
             since,
             abandoned_by: None,
         }

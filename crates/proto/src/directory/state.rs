@@ -9,7 +9,7 @@ use alloc::{
 };
 
 use super::{
-    accounts::{Accounts, Charge},
+    accounts::{Accounts, Charge, RecordedObjects},
     context::Context,
     entries::{Entries, Slice},
     leases::Leases,
@@ -49,6 +49,8 @@ pub struct Directory {
     pub(super) parked: Vec<Parked>,
     /// Memory that each member uses here for the bytes of small objects, and the entries of its objects.
     pub(super) accounts: Accounts,
+    /// The number of live objects and of those whose loss is not reported yet.
+    pub(super) recorded: RecordedObjects,
     /// Limits that rejected input of a member since the last [`Directory::take_limited`].
     pub(super) limited: Vec<(NodeId, &'static str)>,
     /// Which nodes are slow, stalled or busy.
@@ -118,6 +120,7 @@ impl Directory {
             merging_until: Instant::default(),
             parked: Vec::new(),
             accounts: Accounts::new(inline, ENTRIES_MAX),
+            recorded: RecordedObjects::default(),
             limited: Vec::new(),
             speeds: Speeds::default(),
             leases: Leases::default(),

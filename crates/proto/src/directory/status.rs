@@ -43,9 +43,14 @@ impl Directory {
         core::mem::take(&mut self.limited)
     }
 
-    /// The number of live objects.
+    /// The number of live objects and of those whose loss is not reported yet.
     pub fn len(&self) -> usize {
-        self.entries.iter().filter(|(_, entry)| entry.is_alive()).count()
+        self.recorded.len()
+    }
+
+    /// The same by counting the entries; for checkers.
+    pub fn recount(&self) -> usize {
+        self.entries.iter().filter(|(_, entry)| entry.live.is_some()).count()
     }
 
     /// The number of nodes that are not members but have records about their rates; for checkers.
@@ -77,7 +82,7 @@ impl Directory {
         self.entries.iter().filter(|(_, entry)| entry.reserved.is_some()).count()
     }
 
-    /// Whether there are no live objects.
+    /// Whether `len` is 0.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

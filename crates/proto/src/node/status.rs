@@ -16,9 +16,6 @@ use crate::{
     table::{Copy, Residency, State},
 };
 
-/// The states of a copy, as clients see them.
-const STATES: [&str; 6] = ["filling", "flowing", "folding", "complete", "spilled", "returning"];
-
 /// What a request waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waiting {
@@ -28,20 +25,6 @@ pub struct Waiting {
     pub state: String,
     /// Time since the request began, in nanoseconds.
     pub waited_ns: u64,
-}
-
-/// The index of a copy's state in [`STATES`].
-const fn state_number(copy: &Copy) -> usize {
-    match copy.state {
-        State::Filling(_) => 0,
-        State::Flowing(_) => 1,
-        State::Folding => 2,
-        State::Complete => match copy.place {
-            Residency::Memory => 3,
-            Residency::Disk => 4,
-            Residency::Pending | Residency::Restoring => 5,
-        },
-    }
 }
 
 /// State of an object that no owner knows.
@@ -182,18 +165,6 @@ impl Node {
         self.membership.suspicions()
     }
 
-    /// Number and bytes of the copies in each state, and the number of pinned ones. Looks at all copies.
-    pub fn states(&self) -> ([(&'static str, u64, u64); STATES.len()], u64) {
-        let (mut all, mut pinned) = (STATES.map(|name| (name, 0, 0)), 0);
-        for (_, copy) in self.copies.table().iter() {
-            let (_, objects, bytes) = &mut all[state_number(copy)];
-            *objects += 1;
-            *bytes += copy.meta.size;
-            pinned += u64::from(copy.primary);
-        }
-        (all, pinned)
-    }
-
     /// Numbers of copies and requests that wait.
     pub fn queues(&self) -> [(&'static str, u64); 5] {
         let [capacity, memory, spills, returns] =
@@ -213,7 +184,7 @@ impl Node {
             id: copy.id.clone(),
             instance,
             meta: copy.meta.clone(),
-            state: STATES[state_number(copy)].to_string(),
+            state: copy.state_name().to_string(),
             primary: copy.primary,
             pins: copy.pins,
             lifetime: copy.lifetime(self.world.now()),

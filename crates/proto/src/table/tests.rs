@@ -1,3 +1,5 @@
+use proptest::prelude::*;
+
 use super::*;
 use crate::id::NodeId;
 
@@ -158,4 +160,48 @@ fn a_new_instance_takes_the_id_over() {
     assert_eq!(table.current(&id(0)), Some(instance(9)));
     table.doom(instance(0));
     assert_eq!(table.current(&id(0)), Some(instance(9)), "the old one's end does not touch it");
+}
+
+/// One change of a copy of eight.
+fn change() -> impl Strategy<Value = (u64, u8, u8)> {
+    (0..8_u64, 0..9_u8, 0..4_u8)
+}
+
+proptest! {
+    /// Goal: reports do not need to look at all copies.
+    #[test]
+    fn the_counts_that_are_kept_equal_a_recount(changes in prop::collection::vec(change(), 0..100)) {
+        let mut table = Table::new(20_000);
+        for (serial, what, value) in changes {
+            let instance = instance(serial);
+            match what {
+                0 | 1 if table.get(instance).is_none() => {
+                    let state = [State::Complete, State::Flowing(None), State::Folding]
+                        [usize::from(value) % 3];
+                    let meta = Meta::bytes(1000 * serial);
+                    table.insert(instance, id(serial), meta, None, state, value > 1);
+                }
+                2 => table.set_state(instance, State::Complete),
+                3 => {
+                    let places = [
+                        Residency::Pending,
+                        Residency::Memory,
+                        Residency::Disk,
+                        Residency::Restoring,
+                    ];
+                    table.set_residency(instance, places[usize::from(value)]);
+                }
+                4 => drop(table.set_primary(instance, value > 1)),
+                5 => table.pin(instance),
+                6 if table.get(instance).is_some_and(|copy| copy.pins > 0) => {
+                    table.unpin(instance);
+                }
+                7 => drop(table.doom(instance)),
+                8 => drop(table.shed(1000 * u64::from(value))),
+                _ => {}
+            }
+            let copies = table.iter().map(|(_, copy)| copy);
+            prop_assert_eq!(table.census(), &Census::of(copies));
+        }
+    }
 }

@@ -38,8 +38,9 @@ pub(crate) struct CapacityQueue {
     sums: Sizes,
     waiting: BTreeMap<Instance, QueuedCopy>,
     last_ticket: u64,
-    /// Capacity for all waiting copies that are only on disk.
-    returning: u64,
+    /// Number of waiting copies that are only on disk, and capacity for all of them.
+    returning: usize,
+    returning_bytes: u64,
 }
 
 #[derive(Debug)]
@@ -70,8 +71,8 @@ impl CapacityQueue {
     }
 
     /// The number of waiting copies that are only on disk.
-    pub(crate) fn count_returning(&self) -> usize {
-        self.waiting.values().filter(|it| it.pending.is_none()).count()
+    pub(crate) const fn count_returning(&self) -> usize {
+        self.returning
     }
 
     /// Changes the source of an arriving copy that waits for capacity.
@@ -88,7 +89,8 @@ impl CapacityQueue {
         self.remove(instance);
         self.last_ticket += 1;
         if pending.is_none() {
-            self.returning += size.saturating_add(COPY_OVERHEAD_BYTES);
+            self.returning += 1;
+            self.returning_bytes += size.saturating_add(COPY_OVERHEAD_BYTES);
         }
         self.by_size.entry(size).or_default().insert(self.last_ticket, instance);
         self.waiting.insert(instance, QueuedCopy { size, ticket: self.last_ticket, pending });
@@ -99,7 +101,8 @@ impl CapacityQueue {
     pub(crate) fn remove(&mut self, instance: Instance) -> Option<Option<PendingCopy>> {
         let QueuedCopy { size, ticket, pending } = self.waiting.remove(&instance)?;
         if pending.is_none() {
-            self.returning -= size.saturating_add(COPY_OVERHEAD_BYTES);
+            self.returning -= 1;
+            self.returning_bytes -= size.saturating_add(COPY_OVERHEAD_BYTES);
         }
         if let Some(same) = self.by_size.get_mut(&size) {
             same.remove(&ticket);
@@ -136,7 +139,7 @@ impl CapacityQueue {
 
     /// The same for all copies that are only on disk.
     pub(crate) const fn returning_bytes(&self) -> u64 {
-        self.returning.saturating_sub(COPY_OVERHEAD_BYTES)
+        self.returning_bytes.saturating_sub(COPY_OVERHEAD_BYTES)
     }
 
     /// The waiting copies for which `size` bytes are enough, the largest first.

@@ -104,15 +104,12 @@ impl Copies {
 
     /// The numbers of waiting copies, by what they wait for.
     pub(crate) fn counts(&self) -> [(&'static str, usize); 4] {
-        let reads = self.table.iter().filter(|(_, copy)| copy.is_complete() && copy.is_growing());
+        let reads = self.table.census().returning() as usize;
         [
             ("copies that wait for capacity", self.capacity_queue.len()),
             ("copies that wait for memory", self.memory_queue.len()),
             ("copies that are being spilled", self.spill_files.count_writing()),
-            (
-                "copies that come back from disk",
-                self.capacity_queue.count_returning() + reads.count(),
-            ),
+            ("copies that come back from disk", self.capacity_queue.count_returning() + reads),
         ]
     }
 

@@ -1,0 +1,239 @@
+//! Benchmark of the longest event: how long one event of a node with very many objects holds its event loop.
+//!
+//! Run it with `make bench-owner`. Every other event of the node, probes and replies included, waits as long.
+
+use std::{
+    process,
+    time::{Duration, Instant as Clock},
+};
+
+use hoplite_proto::{
+    error::Error,
+    id::{ClientId, Instance, NodeId, ObjectId, RequestId},
+    members::Member,
+    message::{Announce, Found, Message, Progress},
+    meta::{Dtype, Meta, Op},
+    node::{Action, Config, Event, LEAVE_TIMEOUT_NS, Node},
+    reduce::cost::Link,
+    request::{Reply, Request},
+    time::Instant,
+};
+
+const STORED: u64 = 200_000;
+const HANDED_OVER: u64 = 100_000;
+/// Inputs of a reduce, those that it folds, those that arrive, and those that are then lost.
+const INPUTS: u64 = 65_000;
+const FOLDED: u32 = 50_000;
+const ARRIVED: usize = 49_000;
+const LOST: usize = 10_000;
+/// Programs, each of which waits for the next version of its own policy, and announcements of other names.
+const PROGRAMS: u64 = 10_000;
+const ANNOUNCED: u64 = 1_000_000;
+const LINK: Link = Link { latency_ns: 50_000, bytes_per_second: 1_250_000_000 };
+
+fn main() {
+    if cfg!(debug_assertions) {
+        eprintln!("a debug build can't measure speed: run make bench-owner");
+        process::exit(2);
+    }
+    println!("longest event in ms, and all events in s");
+    inspections();
+    [8, 1000].into_iter().for_each(leave);
+    lost_inputs();
+    announcements();
+}
+
+/// One node, and what its events took.
+struct Timed {
+    node: Node,
+    now: u64,
+    requests: u64,
+    longest: Duration,
+    whole: Duration,
+}
+
+impl Timed {
+    fn new(members: u64) -> Self {
+        let mut node = Node::new(member(1), Config::new(1 << 40, LINK));
+        let mut actions = Vec::new();
+        for member in (2..=members).map(member) {
+            node.handle(Instant::default(), Event::PeerUp { member }, &mut actions);
+        }
+        let (longest, whole) = (Duration::ZERO, Duration::ZERO);
+        Self { node, now: 1_000_000_000, requests: 0, longest, whole }
+    }
+
+    fn handle(&mut self, event: Event) -> Vec<Action> {
+        let mut actions = Vec::new();
+        self.now += 1000;
+        let begun = Clock::now();
+        self.node.handle(Instant(self.now), event, &mut actions);
+        self.took(begun.elapsed());
+        actions
+    }
+
+    fn took(&mut self, time: Duration) {
+        self.longest = self.longest.max(time);
+        self.whole += time;
+    }
+
+    fn ask(&mut self, body: Request) -> Vec<Action> {
+        self.requests += 1;
+        let (client, request) = (ClientId(1), RequestId(self.requests));
+        self.handle(Event::Request { client, request, body, deadline: None })
+    }
+
+    fn receive(&mut self, from: NodeId, message: Message) -> Vec<Action> {
+        self.handle(Event::Message { from, message })
+    }
+
+    fn put(&mut self, count: u64) {
+        let small = || Request::Put {
+            id: None,
+            meta: Meta::bytes(3),
+            bytes: vec![7, 8, 9].into(),
+            ttl_ns: None,
+        };
+        for _ in 0..count {
+            let actions = self.ask(small());
+            let is_put = |action: &Action| {
+                matches!(action, Action::Reply { reply: Ok(Reply::Put { .. }), .. })
+            };
+            assert!(actions.iter().any(is_put), "{actions:?}");
+        }
+    }
+
+    fn announce(&mut self, name: String, serial: u64) -> Vec<Action> {
+        let announce = Announce {
+            id: name.parse().expect("a name"),
+            instance: Instance { node: NodeId(2), serial },
+            meta: Meta::bytes(1 << 20),
+            primary: true,
+            progress: Progress::Complete,
+            claim: true,
+            lifetime: None,
+        };
+        self.receive(NodeId(2), Message::Announce(announce))
+    }
+
+    fn begin(&mut self) {
+        (self.longest, self.whole) = (Duration::ZERO, Duration::ZERO);
+    }
+
+    fn report(&self, what: &str) {
+        let (longest_ms, whole_s) = (self.longest.as_secs_f64() * 1e3, self.whole.as_secs_f64());
+        println!("{longest_ms:>10.3} {whole_s:>8.3}  {what}");
+    }
+}
+
+/// What a report of metrics reads of the state machine.
+fn inspections() {
+    let mut timed = Timed::new(1);
+    timed.put(STORED);
+    timed.begin();
+    for _ in 0..20 {
+        let begun = Clock::now();
+        let status = timed.node.status();
+        let census = *timed.node.table().census();
+        let queues = timed.node.queues();
+        timed.took(begun.elapsed());
+        let complete: u64 = census.states().map(|(_, objects, _)| objects).sum();
+        assert_eq!((status.counts.objects, complete, census.pinned()), (STORED, STORED, STORED));
+        assert!(status.counts.owned == STORED && queues.iter().all(|(_, count)| *count == 0));
+    }
+    timed.report(&format!("20 reports of metrics by a node with {STORED} objects"));
+}
+
+/// A node leaves, and the other members take over its copies.
+fn leave(members: u64) {
+    let mut timed = Timed::new(members);
+    timed.put(HANDED_OVER);
+    timed.begin();
+    let mut event = Some(Event::LeaveRequested { timeout_ns: LEAVE_TIMEOUT_NS });
+    let (mut handed_over, mut has_left) = (0, false);
+    while let Some(next) = event.take() {
+        let is_end = |action: &Action| matches!(action, Action::Left { .. });
+        for action in timed.handle(next) {
+            has_left |= is_end(&action);
+            let Action::Send { to, message } = action else { continue };
+            let actions = match message {
+                Message::StoreReplica { id, instance, .. } => {
+                    handed_over += 1;
+                    timed.receive(to, Message::ReplicaReply { id, instance, accepted: true })
+                }
+                Message::Leaving => timed.receive(to, Message::Drained),
+                _ => continue,
+            };
+            has_left |= actions.iter().any(is_end);
+        }
+        let is_due = |at: &Instant| at.0 <= timed.now + 1_000_000;
+        event = timed.node.deadline().filter(is_due).map(|_| Event::DeadlinePassed);
+        event = event.filter(|_| !has_left);
+    }
+    assert!(has_left && handed_over == HANDED_OVER, "{handed_over}");
+    timed.report(&format!("a node of {members} with {HANDED_OVER} copies leaves"));
+}
+
+/// A first-k reduce loses inputs that have arrived.
+fn lost_inputs() {
+    let mut timed = Timed::new(8);
+    let inputs: Vec<ObjectId> =
+        (0..INPUTS).map(|serial| ObjectId::Minted { node: NodeId(2), serial }).collect();
+    let count = FOLDED;
+    let body =
+        Request::Reduce { inputs: inputs.clone(), op: Op::Sum, count, id: None, ttl_ns: None };
+    timed.ask(body);
+    timed.report(&format!("a reduce of {FOLDED} of {INPUTS} inputs begins"));
+    timed.begin();
+    for (id, serial) in inputs.iter().zip(1..) {
+        let meta = Meta::array(Dtype::Float32, vec![1 << 20]).expect("a size");
+        let (node, holder) = (NodeId(2), NodeId(2 + serial % 7));
+        let instance = Instance { node, serial };
+        let found = Found { instance, meta, holder, inline: None, complete: true };
+        let found = (serial as usize <= ARRIVED).then_some(found);
+        timed.receive(NodeId(2), Message::Found { id: id.clone(), found });
+    }
+    timed.report(&format!("{ARRIVED} of them arrive"));
+    timed.begin();
+    for id in &inputs[..LOST] {
+        let error = Error::ObjectLost { id: id.clone(), detail: "its node failed".into() };
+        timed.receive(NodeId(2), Message::Gone { id: id.clone(), error });
+    }
+    timed.report(&format!("{LOST} of those are lost"));
+    timed.begin();
+    timed.handle(Event::PeerUnreachable { node: NodeId(3), is_dead: true });
+    timed.report("a member with a seventh of the others fails");
+}
+
+/// Programs wait for the next version under their prefixes, while other names are announced.
+fn announcements() {
+    let mut timed = Timed::new(2);
+    for program in 0..PROGRAMS {
+        let (prefix, request) = (format!("policy-{program}/"), RequestId(program));
+        let actions = timed.receive(NodeId(2), Message::Latest { prefix, after: None, request });
+        assert_eq!(sent(&actions), 1, "{actions:?}");
+    }
+    timed.report(&format!("{PROGRAMS} programs wait for a version under their prefixes"));
+    timed.begin();
+    for serial in 0..ANNOUNCED {
+        let actions = timed.announce(format!("gradients-{}/{serial}", serial % 64), serial);
+        assert_eq!(sent(&actions), 1, "{actions:?}");
+    }
+    timed.report(&format!("{ANNOUNCED} other names are announced"));
+    timed.begin();
+    for program in 0..PROGRAMS {
+        let actions = timed.announce(format!("policy-{program}/1"), ANNOUNCED + program);
+        assert_eq!(sent(&actions), 2, "{actions:?}");
+    }
+    timed.report(&format!("{PROGRAMS} versions are announced"));
+}
+
+/// Number of messages among these actions.
+fn sent(actions: &[Action]) -> usize {
+    actions.iter().filter(|action| matches!(action, Action::Send { .. })).count()
+}
+
+fn member(number: u64) -> Member {
+    let address = ([127, 0, (number >> 8) as u8, number as u8], 6000).into();
+    Member { id: NodeId(number), address, place: None }
+}
