@@ -250,11 +250,25 @@ impl Members {
         }
     }
 
+    /// The primary owner of an object if only the other members for which `is_candidate` returns true were members.
+    pub fn owner_among(
+        &self,
+        id: &ObjectId,
+        is_candidate: impl Fn(NodeId) -> bool,
+    ) -> Option<NodeId> {
+        let others = self.all.keys().copied().filter(|node| *node != self.me);
+        let candidates = others.filter(|node| is_candidate(*node));
+        let minter = id.minter().filter(|node| *node != self.me && self.contains(*node));
+        let hash = id.owner_hash();
+        let best = || candidates.max_by_key(|node| (score(hash, *node), *node));
+        minter.filter(|node| is_candidate(*node)).or_else(best)
+    }
+
     /// The members with the highest and the second highest score for `hash`, except `skip`.
     fn best_two(&self, hash: u64, skip: Option<NodeId>) -> (Option<NodeId>, Option<NodeId>) {
         let (mut best, mut next) = (None, None);
         for node in self.all.keys().copied().filter(|node| Some(*node) != skip) {
-            let scored = Some((mix(hash ^ mix(node.0)), node));
+            let scored = Some((score(hash, node), node));
             if scored > best {
                 (best, next) = (scored, best);
             } else if scored > next {
@@ -263,6 +277,11 @@ impl Members {
         }
         (best.map(|(_, node)| node), next.map(|(_, node)| node))
     }
+}
+
+/// The score of a node for the objects with this hash.
+const fn score(hash: u64, node: NodeId) -> u64 {
+    mix(hash ^ mix(node.0))
 }
 
 #[cfg(test)]
@@ -290,6 +309,22 @@ mod tests {
         assert_eq!(before.primary, NodeId(3));
         members.remove(NodeId(3));
         assert_eq!(Some(members.owners(&id).primary), before.backup, "the second takes over");
+    }
+
+    #[test]
+    fn an_owner_among_some_is_the_owner_in_a_cluster_of_those() {
+        let members = cluster(8);
+        let excluded = [3, 5].map(NodeId);
+        let mut others = members.clone();
+        others.resign();
+        excluded.iter().for_each(|node| assert!(others.remove(*node)));
+        let minted = (1..=8).map(|node| ObjectId::Minted { node: NodeId(node), serial: 9 });
+        let named = (0..50).map(|n| alloc::format!("group{n}/1").parse().unwrap());
+        for id in minted.chain(named) {
+            let owner = members.owner_among(&id, |node| !excluded.contains(&node));
+            assert_eq!(owner, Some(others.owners(&id).primary), "{id}");
+        }
+        assert_eq!(members.owner_among(&"x".parse().unwrap(), |_| false), None);
     }
 
     #[test]

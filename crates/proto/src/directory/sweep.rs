@@ -53,12 +53,14 @@ impl Directory {
         self.work_off(context);
     }
 
-    /// Sends all that they need to the nodes that are owners after this node has left, at once. `context` has the
-    /// members without this node.
+    /// Sends all that they need to the nodes that are owners after this node has left, at once: only deletions, since no
+    /// holder could repeat them. `context` has the members without this node.
     pub fn leave(&mut self, context: &mut Context<'_>) {
-        self.members_changed(context, None);
-        while self.entries.is_walking() {
-            self.work_off(context);
+        self.leases.members_changed(context, self.stray_ns);
+        let remembered: Vec<ObjectId> = self.remembered.iter().map(|(_, id)| id.clone()).collect();
+        for id in remembered {
+            self.settle(context, &id);
+            self.notify_owners(context, &id, &[]);
         }
     }
 

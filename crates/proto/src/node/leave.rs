@@ -18,18 +18,15 @@
 //!         +--------------- time limit reached -------------+  reduces that fold here restart without it
 //! ```
 
-use alloc::{collections::BTreeSet, vec::Vec};
-
 use super::Node;
 use crate::{
     directory,
     error::Error,
-    event::{Action, LostObjects},
+    event::Action,
     id::{Instance, NodeId},
-    limits::LOST_NAMED_MAX,
     machines::requests::RequestKind,
     message::Message,
-    table::{Copy, FileState},
+    table::FileState,
 };
 
 impl Node {
@@ -63,14 +60,12 @@ impl Node {
         for id in self.hosted_replicas.refuse_all(&mut self.world) {
             self.end_if_unwanted(&id);
         }
-        let primaries = self
-            .copies
-            .table()
-            .iter()
-            .filter(|(_, copy)| copy.primary && copy.is_complete() && !copy.doomed);
-        for instance in primaries.map(|(instance, _)| instance).collect::<Vec<Instance>>() {
-            self.leaving.filled(instance, self.copies.table(), &mut self.world);
-        }
+        self.hand_over();
+    }
+
+    /// Hands over a slice of the pinned copies, if one is due.
+    pub(super) fn hand_over(&mut self) {
+        self.leaving.hand_over(self.copies.table(), &mut self.world);
     }
 
     /// A member is leaving: reduces of this node order no new folds there.
@@ -93,13 +88,21 @@ impl Node {
     /// Leaves once nothing is left to do, or when its time is over. Called after each event, so that all messages of
     /// that event are sent first.
     pub(super) fn leave_when_empty(&mut self) {
-        let has_folded = self.worker.is_done() && self.ring_results.len() == 0;
-        let has_written = !self.copies.is_persistent() || self.has_spilled();
-        let is_done = has_folded && has_written;
-        let Some(untransferred) = self.leaving.end(is_done, self.world.now()) else { return };
-        let lost = self.abandon(&untransferred);
         if self.copies.is_persistent() {
-            self.drop_files_but(&untransferred);
+            self.spill_untransferred();
+        }
+        let has_folded = self.worker.is_done() && self.ring_results.len() == 0;
+        let Self { leaving, copies, world, .. } = self;
+        let is_written = |instance| {
+            copies.get(instance).is_none_or(|copy| copy.file_state != FileState::Writing)
+        };
+        if !leaving.end(has_folded, is_written, world.now()) {
+            return;
+        }
+        let Some(slice) = leaving.next_farewell(copies.table(), world) else { return };
+        self.take_leave_of(&slice.copies);
+        if !slice.is_last {
+            return;
         }
         let mut without_me = self.world.members().clone();
         without_me.resign();
@@ -113,57 +116,41 @@ impl Node {
         for other in self.world.others() {
             self.world.send(other, Message::Leave);
         }
+        let lost = self.leaving.left();
         self.world.act(Action::Left { lost });
     }
 
-    /// Writes copies that no other node adopted to disk, if there is room. Returns whether all such writes have ended.
-    fn has_spilled(&mut self) -> bool {
+    /// Writes copies that no other node adopted to disk, if there is room.
+    fn spill_untransferred(&mut self) {
         for instance in self.leaving.take_unspilled() {
             self.copies.write_if_capacity(instance, &mut self.world);
-        }
-        let Self { leaving, copies, .. } = self;
-        leaving.all_untransferred(|instance| {
-            copies.get(instance).is_none_or(|copy| copy.file_state != FileState::Writing)
-        })
-    }
-
-    /// Removes files of adopted copies. The next node must not restore them, since they may be deleted by then.
-    fn drop_files_but(&mut self, untransferred: &BTreeSet<Instance>) {
-        let is_filed = |(instance, copy): &(Instance, &Copy)| {
-            copy.file_state != FileState::No
-                && !(copy.file_state == FileState::Written
-                    && untransferred.contains(instance)
-                    && !copy.doomed)
-        };
-        let abort_epoch = self.copies.table().iter().filter(is_filed).map(|(instance, _)| instance);
-        for instance in abort_epoch.collect::<Vec<Instance>>() {
-            self.world.act(Action::DropSpilled { instance });
         }
     }
 
     /// Reports pinned copies that no other node has to their owners, unless no member stays. The owners have the bytes
     /// of small objects. Copies on disk for the next node are not lost.
-    fn abandon(&mut self, primaries: &BTreeSet<Instance>) -> LostObjects {
-        let mut lost = LostObjects::default();
+    ///
+    /// Removes files of adopted copies. The next node must not restore them, since they may be deleted by then.
+    fn take_leave_of(&mut self, some: &[Instance]) {
+        let is_persistent = self.copies.is_persistent();
         let members = self.world.members();
         let is_last = self.world.others().into_iter().all(|other| members.is_leaving(other));
-        if is_last && !self.copies.is_persistent() {
-            return lost;
-        }
-        for instance in primaries {
-            let copy = self.copies.get(*instance);
-            let Some(copy) = copy.filter(|copy| copy.inline.is_none()) else { continue };
-            if self.copies.is_persistent() && copy.file_state == FileState::Written {
-                // The next node restores it.
-                continue;
+        let is_reported = !is_last || is_persistent;
+        for instance in some.iter().copied() {
+            let Some(copy) = self.copies.get(instance) else { continue };
+            let is_lost = self.leaving.is_lost(instance, self.copies.table());
+            let is_restored = is_persistent && copy.file_state == FileState::Written;
+            let is_dropped = is_persistent
+                && copy.file_state != FileState::No
+                && !(is_restored && is_lost && !copy.doomed);
+            if is_lost && is_reported && copy.inline.is_none() && !is_restored {
+                let id = copy.id.clone();
+                self.world.send_owners(&id, &Message::Abandon { id: id.clone(), instance });
+                self.leaving.count_lost(id);
             }
-            let id = copy.id.clone();
-            self.world.send_owners(&id, &Message::Abandon { id: id.clone(), instance: *instance });
-            lost.count += 1;
-            if lost.ids.len() < LOST_NAMED_MAX {
-                lost.ids.push(id);
+            if is_dropped {
+                self.world.act(Action::DropSpilled { instance });
             }
         }
-        lost
     }
 }

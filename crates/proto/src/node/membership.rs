@@ -62,7 +62,7 @@ impl Node {
             self.reroute_pulls(node);
         }
         self.reannounce(&change);
-        self.leaving.forget_member(node, self.copies.table(), &mut self.world);
+        self.leaving.request_again(node, self.copies.table(), &mut self.world);
     }
 
     /// A member had declared this node dead and treats it as new. This node does the same with that member.

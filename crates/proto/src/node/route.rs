@@ -97,6 +97,7 @@ impl Node {
         self.watches.expire(&mut self.world);
         self.expire_reduces();
         self.leaving.expire(self.world.now());
+        self.hand_over();
         self.client_leases.expire(self.world.now());
         for request in self.replicas.expire(&mut self.requests, &mut self.world) {
             self.time_out(request);

@@ -182,3 +182,40 @@ fn two_that_leave_at_once_hand_over_to_one_that_stays() {
     let request = cluster.get(1, &id);
     got(cluster.reply(request));
 }
+
+/// Goal: no event of a leaving node handles all of its copies.
+#[test]
+fn its_copies_are_handed_over_a_slice_at_a_time() {
+    let slice = Slice { entries: 2, pause_ns: 1000 };
+    let mut cluster = Cluster::in_slices(3, 1 << 30, slice);
+    let ids: Vec<ObjectId> = (0..5).map(|_| cluster.put_large(3, None)).collect();
+    let handed_over = |cluster: &Cluster| {
+        let is_elsewhere = |id: &&ObjectId| (1..=2).any(|node| cluster.has(node, id));
+        ids.iter().filter(is_elsewhere).count()
+    };
+    cluster.tell(3, LEAVE);
+    assert_eq!(handed_over(&cluster), 2);
+    for count in [4, 5] {
+        assert!(!cluster.has_left(3));
+        cluster.wait(slice.pause_ns);
+        assert_eq!(handed_over(&cluster), count);
+    }
+    // It looks at all of its copies once more.
+    (0..3).for_each(|_| cluster.wait(slice.pause_ns));
+    assert!(cluster.has_left(3));
+    assert_eq!(cluster.lost[&NodeId(3)], LostObjects::default());
+    cluster.assert_at_rest();
+}
+
+/// Goal: a leaving node whose time is over reports the copies that it has not handed over, in slices too.
+#[test]
+fn copies_that_no_slice_has_reached_in_time_are_lost() {
+    let slice = Slice { entries: 2, pause_ns: 1000 };
+    let mut cluster = Cluster::in_slices(3, 1 << 30, slice);
+    let ids: Vec<ObjectId> = (0..5).map(|_| cluster.put_large(3, None)).collect();
+    cluster.tell(3, Event::LeaveRequested { timeout_ns: slice.pause_ns / 2 });
+    cluster.now = cluster.now + slice.pause_ns / 2;
+    (0..4).for_each(|_| cluster.wait(slice.pause_ns));
+    assert!(cluster.has_left(3));
+    assert_eq!(cluster.lost[&NodeId(3)].ids, ids[2..], "only the first slice is taken");
+}
