@@ -45,12 +45,15 @@ const ANSWERED_PAUSE_NS: u64 = 1_000_000;
 pub(super) enum Input {
     Unanswered,
     Absent,
-    Arrived,
+    /// With the number of its arrival.
+    Arrived(u64),
     Gone(Error),
 }
 
 #[derive(Clone, Debug)]
 pub(super) struct Arrival {
+    /// Increases with each arrival.
+    number: u64,
     pub(super) id: ObjectId,
     pub(super) instance: Instance,
     pub(super) holder: NodeId,
@@ -73,10 +76,14 @@ pub struct Reduce {
     pub(super) inputs: BTreeMap<ObjectId, Input>,
     /// Number of `inputs` about which no owner has reported.
     pub(super) unanswered: usize,
-    /// In order of arrival.
-    pub(super) arrived: Vec<Arrival>,
-    /// Number of inputs in the fold; they are the first of `arrived`.
-    pub(super) chosen: usize,
+    /// Number of `inputs` that can no longer arrive.
+    pub(super) gone: usize,
+    /// Inputs in the fold, in order of arrival.
+    pub(super) chosen: Vec<Arrival>,
+    /// Inputs that arrived after those, by number.
+    pub(super) waiting: BTreeMap<u64, Arrival>,
+    /// Number of arrivals so far.
+    pub(super) arrivals: u64,
     /// Metadata that every input must have: that of the first one.
     pub(super) like: Option<(ObjectId, Meta)>,
     pub(super) plan: Option<Plan>,
@@ -126,7 +133,7 @@ impl Reduce {
         let steps = inputs.iter().cloned().map(Step::Watch).collect();
         let inputs: BTreeMap<ObjectId, Input> =
             inputs.iter().cloned().map(|id| (id, Input::Unanswered)).collect();
-        let (arrived, like, plan, retry_at) = (Vec::new(), None, None, None);
+        let (chosen, waiting, like) = (Vec::new(), BTreeMap::new(), None);
         let input_wait = InputWait::NotStarted;
         let reduce = Self {
             me,
@@ -139,12 +146,14 @@ impl Reduce {
             forced,
             unanswered: inputs.len(),
             inputs,
-            arrived,
-            chosen: 0,
+            gone: 0,
+            chosen,
+            waiting,
+            arrivals: 0,
             like,
-            plan,
+            plan: None,
             epoch: 0,
-            retry_at,
+            retry_at: None,
             input_wait,
             stalled: StalledFolds::default(),
         };
@@ -188,7 +197,7 @@ impl Reduce {
 
     /// The inputs in the fold, in order of arrival. Final when the result is complete.
     pub fn folded(&self) -> Vec<ObjectId> {
-        self.arrived[..self.chosen].iter().map(|arrival| arrival.id.clone()).collect()
+        self.chosen.iter().map(|arrival| arrival.id.clone()).collect()
     }
 
     /// Inputs that can no longer arrive.
@@ -213,7 +222,8 @@ impl Reduce {
     pub fn holder_leaves(&mut self, node: NodeId, steps: &mut Vec<Step>) {
         let me = self.me;
         let is_small = |arrival: &&mut Arrival| arrival.holder == node && arrival.inline.is_some();
-        self.arrived.iter_mut().filter(is_small).for_each(|arrival| arrival.holder = me);
+        let arrived = self.chosen.iter_mut().chain(self.waiting.values_mut());
+        arrived.filter(is_small).for_each(|arrival| arrival.holder = me);
         self.look_up_again(|arrival| arrival.holder == node, steps);
     }
 
@@ -230,35 +240,78 @@ impl Reduce {
 
     /// Drops the locations of some inputs that are not chosen yet, and watches them again.
     fn look_up_again(&mut self, is_void: impl Fn(&Arrival) -> bool, steps: &mut Vec<Step>) {
-        let waiting = self.chosen..;
-        let is_void = |arrival: &mut Arrival| arrival.inline.is_none() && is_void(arrival);
-        for arrival in self.arrived.extract_if(waiting, is_void) {
-            self.inputs.insert(arrival.id.clone(), Input::Unanswered);
-            self.unanswered += 1;
+        let is_void = |arrival: &Arrival| arrival.inline.is_none() && is_void(arrival);
+        let void = self.waiting.values().filter(|arrival| is_void(arrival));
+        let void: Vec<u64> = void.map(|arrival| arrival.number).collect();
+        for number in void {
+            let Some(arrival) = self.waiting.remove(&number) else { continue };
+            self.set(&arrival.id, Input::Unanswered);
             steps.push(Step::Watch(arrival.id));
         }
-        if self.arrived.is_empty() {
+        self.forget_like_if_empty();
+    }
+
+    /// Inputs that have arrived, in order of arrival.
+    pub(super) fn arrived(&self) -> impl Iterator<Item = &Arrival> {
+        self.chosen.iter().chain(self.waiting.values())
+    }
+
+    /// Number of inputs that have arrived.
+    pub(super) fn arrived_count(&self) -> usize {
+        self.chosen.len() + self.waiting.len()
+    }
+
+    /// Adds arrived inputs to the fold, up to the count.
+    pub(super) fn choose(&mut self) {
+        while self.chosen.len() < self.count
+            && let Some((_, arrival)) = self.waiting.pop_first()
+        {
+            self.chosen.push(arrival);
+        }
+    }
+
+    /// Appends an input to those that have arrived.
+    fn append(&mut self, arrival: Arrival) {
+        self.arrivals += 1;
+        let number = self.arrivals;
+        self.set(&arrival.id, Input::Arrived(number));
+        self.waiting.insert(number, Arrival { number, ..arrival });
+    }
+
+    /// Sets the state of an input, and updates the counts.
+    fn set(&mut self, id: &ObjectId, input: Input) {
+        let Some(present) = self.inputs.get_mut(id) else { return };
+        let before = core::mem::replace(present, input);
+        let is_gone = |input: &Input| usize::from(matches!(input, Input::Gone(_)));
+        let is_unanswered = |input: &Input| usize::from(*input == Input::Unanswered);
+        self.gone = self.gone + is_gone(present) - is_gone(&before);
+        self.unanswered = self.unanswered + is_unanswered(present) - is_unanswered(&before);
+    }
+
+    /// Without inputs, the next one determines the metadata.
+    fn forget_like_if_empty(&mut self) {
+        if self.arrived_count() == 0 {
             self.like = None;
         }
     }
 
     /// Whether any input was found on `node`.
     pub fn depends_on(&self, node: NodeId) -> bool {
-        self.arrived.iter().any(|arrival| arrival.holder == node)
+        self.arrived().any(|arrival| arrival.holder == node)
     }
 
     /// Whether an input in the fold is read on `node`.
     pub fn folds_at(&self, node: NodeId) -> bool {
-        self.arrived[..self.chosen].iter().any(|arrival| arrival.holder == node)
+        self.chosen.iter().any(|arrival| arrival.holder == node)
     }
 
     /// Describes the progress as text.
     pub fn state(&self) -> String {
         let missing: Vec<ObjectId> = self.missing();
-        if missing.is_empty() || self.chosen == self.count {
+        if missing.is_empty() || self.chosen.len() == self.count {
             return format!("all {} inputs arrived and are being folded", self.count);
         }
-        let arrived = self.arrived.len();
+        let arrived = self.arrived_count();
         format!("{arrived} of {} inputs arrived; {MISSING}{}", self.count, List(&missing))
     }
 
@@ -271,17 +324,16 @@ impl Reduce {
         context: PlanContext<'_>,
         steps: &mut Vec<Step>,
     ) {
-        let Some(input) = self.inputs.get_mut(id) else { return };
+        let Some(input) = self.inputs.get(id) else { return };
         let Some(found) = found else {
             // While a retry is due, all inputs are watched again soon: this report is outdated.
             if *input == Input::Unanswered && self.retry_at.is_none() {
-                *input = Input::Absent;
-                self.unanswered -= 1;
+                self.set(id, Input::Absent);
             }
             return self.advance(now, context, steps);
         };
-        if *input == Input::Arrived {
-            return self.found_again(now, id, found, context, steps);
+        if let Input::Arrived(number) = *input {
+            return self.found_again(now, id, number, found, context, steps);
         }
         if let Err(error) = self.check(id, &found.meta) {
             steps.push(Step::Fail(error));
@@ -291,10 +343,8 @@ impl Reduce {
             // Every node sends small objects inline: the owner is broken, so its report is dropped.
             return;
         }
-        let before = self.inputs.insert(id.clone(), Input::Arrived);
-        self.unanswered -= usize::from(before == Some(Input::Unanswered));
         let Found { instance, holder, inline, complete, .. } = found;
-        self.arrived.push(Arrival { id: id.clone(), instance, holder, inline, complete });
+        self.append(Arrival { number: 0, id: id.clone(), instance, holder, inline, complete });
         self.advance(now, context, steps);
     }
 
@@ -307,21 +357,16 @@ impl Reduce {
         context: PlanContext<'_>,
         steps: &mut Vec<Step>,
     ) {
-        let Some(input) = self.inputs.get_mut(id) else { return };
-        let at = self.arrived.iter().position(|arrival| arrival.id == *id);
-        match at {
+        let Some(input) = self.inputs.get(id) else { return };
+        if let Input::Arrived(number) = input
+            && self.waiting.remove(number).is_none()
+        {
             // Its bytes are pinned where they are folded, so the result stays correct.
-            Some(at) if at < self.chosen => return,
-            Some(at) => drop(self.arrived.remove(at)),
-            None => {}
+            return;
         }
-        self.unanswered -= usize::from(*input == Input::Unanswered);
-        *input = Input::Gone(error.clone());
-        if self.arrived.is_empty() {
-            self.like = None;
-        }
-        let gone = self.lost();
-        let possible = self.inputs.len() - gone.len();
+        self.set(id, Input::Gone(error.clone()));
+        self.forget_like_if_empty();
+        let possible = self.inputs.len() - self.gone;
         if possible >= self.count {
             return self.advance(now, context, steps);
         }
@@ -329,7 +374,7 @@ impl Reduce {
             error.clone()
         } else {
             // The first ten suffice; thousands of long names would not fit into a message.
-            let gone = gone.into_iter().take(10).collect();
+            let gone = self.lost().into_iter().take(10).collect();
             Error::TooFewInputs { count: self.count as u64, possible: possible as u64, gone }
         };
         steps.push(Step::Fail(error));
@@ -349,12 +394,11 @@ impl Reduce {
             return;
         }
         self.end_attempt(detail, steps);
-        self.arrived.clear();
+        self.waiting.clear();
         self.like = None;
-        self.unanswered = 0;
+        self.unanswered = self.inputs.len() - self.gone;
         for input in self.inputs.values_mut().filter(|input| !matches!(input, Input::Gone(_))) {
             *input = Input::Unanswered;
-            self.unanswered += 1;
         }
         let pause_ns = if is_lost { LOST_PAUSE_NS } else { ANSWERED_PAUSE_NS };
         self.retry_at = Some(now + (pause_ns << self.epoch.min(6)))
@@ -416,17 +460,22 @@ impl Reduce {
         steps: &mut Vec<Step>,
     ) {
         let is_silent = |arrival: &Arrival| silent.contains(&arrival.holder);
-        let others = self.arrived.iter().filter(|arrival| !is_silent(arrival)).count();
+        let others = self.arrived().filter(|arrival| !is_silent(arrival)).count();
         let is_tree = matches!(&self.plan, Some(Plan { shape: PlanShape::Tree { .. }, .. }));
-        if !is_tree || others < self.count || !self.arrived[..self.chosen].iter().any(is_silent) {
+        if !is_tree || others < self.count || !self.chosen.iter().any(is_silent) {
             return;
         }
         let said: Vec<String> =
             silent.iter().map(|node| format!("node {node} is unresponsive")).collect();
         let detail = format!("{}; other inputs replace its inputs", said.join(", "));
         self.end_attempt(detail, steps);
-        // Sorted by arrival, inputs of unresponsive nodes last.
-        self.arrived.sort_by_key(|arrival| silent.contains(&arrival.holder));
+        // Inputs of unresponsive nodes come last.
+        let last = self.waiting.values().filter(|arrival| is_silent(arrival));
+        let last: Vec<u64> = last.map(|arrival| arrival.number).collect();
+        for number in last {
+            let Some(arrival) = self.waiting.remove(&number) else { continue };
+            self.append(arrival);
+        }
         self.advance(now, context, steps);
     }
 
@@ -439,12 +488,13 @@ impl Reduce {
         self.epoch += 1;
         self.plan = None;
         self.input_wait = InputWait::Expired;
-        self.chosen = 0;
+        let chosen = self.chosen.drain(..);
+        self.waiting.extend(chosen.map(|arrival| (arrival.number, arrival)));
         self.stalled = StalledFolds::default();
     }
 
     fn missing(&self) -> Vec<ObjectId> {
-        let missing = self.inputs.iter().filter(|(_, input)| **input != Input::Arrived);
+        let missing = self.inputs.iter().filter(|(_, input)| !matches!(input, Input::Arrived(_)));
         missing.map(|(id, _)| id.clone()).collect()
     }
 
@@ -453,16 +503,19 @@ impl Reduce {
         &mut self,
         now: Instant,
         id: &ObjectId,
+        number: u64,
         found: Found,
         context: PlanContext<'_>,
         steps: &mut Vec<Step>,
     ) {
-        let Some(at) = self.arrived.iter().position(|arrival| arrival.id == *id) else { return };
-        let arrival = &mut self.arrived[at];
+        let is_chosen = !self.waiting.contains_key(&number);
+        let chosen = self.chosen.binary_search_by_key(&number, |arrival| arrival.number).ok();
+        let chosen = chosen.and_then(|at| self.chosen.get_mut(at));
+        let Some(arrival) = self.waiting.get_mut(&number).or(chosen) else { return };
         if arrival.instance == found.instance {
             let is_news = found.complete && !arrival.complete;
             arrival.complete |= found.complete;
-            if at >= self.chosen {
+            if !is_chosen {
                 arrival.holder = found.holder;
             }
             if is_news && self.plan.is_none() {
@@ -470,16 +523,14 @@ impl Reduce {
             }
             return;
         }
-        if at < self.chosen {
+        if is_chosen {
             let detail = format!("input {id} was put again");
             return self.failed(now, self.epoch, detail, false, steps);
         }
         // Treat it as a new arrival: it may have another shape.
-        self.arrived.remove(at);
-        if self.arrived.is_empty() {
-            self.like = None;
-        }
-        self.inputs.insert(id.clone(), Input::Absent);
+        self.waiting.remove(&number);
+        self.forget_like_if_empty();
+        self.set(id, Input::Absent);
         self.found(now, id, Some(found), context, steps);
     }
 

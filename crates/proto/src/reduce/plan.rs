@@ -2,7 +2,7 @@
 //!
 //! Finding inputs and handling failed attempts is in [`super::inputs`].
 
-use alloc::vec::Vec;
+use alloc::{collections::BTreeMap, vec::Vec};
 use core::cmp::Reverse;
 
 use super::{
@@ -30,7 +30,7 @@ impl Reduce {
         context: PlanContext<'_>,
         steps: &mut Vec<Step>,
     ) {
-        if self.chosen == self.count || self.arrived.is_empty() {
+        if self.chosen.len() == self.count || self.arrived_count() == 0 {
             return;
         }
         // Wait until every owner has replied once. Before that, existing inputs would look like late ones, and those of
@@ -48,7 +48,7 @@ impl Reduce {
         }
         // Positions that wait for an input fill their windows and then stop. An object larger than a window gains
         // nothing by an early start, and would share the links with the transfers that produce the missing inputs.
-        if size > WINDOW_BYTES && self.arrived.len() < self.count {
+        if size > WINDOW_BYTES && self.arrived_count() < self.count {
             return;
         }
         self.look_up_evicted(context, steps);
@@ -67,27 +67,26 @@ impl Reduce {
     }
 
     fn advance_small(&mut self, steps: &mut Vec<Step>) {
-        if self.arrived.len() < self.count {
+        if self.arrived_count() < self.count {
             return;
         }
-        self.chosen = self.count;
+        self.choose();
         self.plan = Some(Plan { shape: PlanShape::Inline, frame: 0 });
         let twice = usize::from(mutants::is_active(Mutant::FoldsInputTwice));
-        let chosen = self.arrived[..twice].iter().chain(&self.arrived[..self.count]);
+        let chosen = self.chosen[..twice].iter().chain(&self.chosen);
         steps.push(Step::FoldInline(chosen.filter_map(|arrival| arrival.inline.clone()).collect()));
     }
 
     /// Arrived inputs of the fold, grouped by node.
     fn groups(&self) -> Vec<Contributor<NodeId, Instance>> {
         let mut groups: Vec<Contributor<NodeId, Instance>> = Vec::new();
-        for arrival in self.arrived.iter().take(self.count) {
-            match groups.iter_mut().find(|group| group.node == arrival.holder) {
-                Some(group) => group.inputs.push(arrival.instance),
-                None => {
-                    let (node, inputs) = (arrival.holder, Vec::from([arrival.instance]));
-                    groups.push(Contributor { node, inputs });
-                }
+        let mut by_node: BTreeMap<NodeId, usize> = BTreeMap::new();
+        for arrival in self.arrived().take(self.count) {
+            let at = *by_node.entry(arrival.holder).or_insert(groups.len());
+            if at == groups.len() {
+                groups.push(Contributor { node: arrival.holder, inputs: Vec::new() });
             }
+            groups[at].inputs.push(arrival.instance);
         }
         groups
     }
@@ -113,8 +112,8 @@ impl Reduce {
         // A contributor may start anywhere in its inputs, so they must be complete.
         let is_whole = |arrival: &Arrival| arrival.complete;
         self.may_use_ring()
-            && self.arrived.len() >= self.count
-            && self.arrived[..self.count].iter().all(is_whole)
+            && self.arrived_count() >= self.count
+            && self.arrived().take(self.count).all(is_whole)
             && ring::is_best(size, &nodes, self.me, link, wants)
     }
 
@@ -126,7 +125,7 @@ impl Reduce {
         groups: &[Contributor<NodeId, Instance>],
         PlanContext { link, wants, .. }: PlanContext<'_>,
     ) -> bool {
-        let missing = self.count.saturating_sub(self.arrived.len());
+        let missing = self.count.saturating_sub(self.arrived_count());
         let nodes: Vec<NodeId> = groups.iter().map(|group| group.node).collect();
         let (wanting, others) = ring::askers(&nodes, self.me, wants);
         // One reader among many does not suggest more.
@@ -151,7 +150,7 @@ impl Reduce {
     ) {
         // Neighbors in this order send to each other, so that traffic leaves and enters each group once.
         contributors.sort_by_key(|contributor| (members.place(contributor.node), contributor.node));
-        self.chosen = self.count;
+        self.choose();
         self.input_wait = InputWait::Expired;
         let nodes: Vec<NodeId> = contributors.iter().map(|contributor| contributor.node).collect();
         let frame = ring::frame_bytes(size, contributors.len()) as u32;
@@ -168,7 +167,7 @@ impl Reduce {
         steps: &mut Vec<Step>,
     ) {
         self.input_wait = InputWait::Expired;
-        let batch = self.arrived.len().min(self.count);
+        let batch = self.arrived_count().min(self.count);
         let local: Vec<Instance> = groups
             .extract_if(.., |group| group.node == self.me)
             .flat_map(|mine| mine.inputs)
@@ -178,7 +177,7 @@ impl Reduce {
         groups.sort_by_key(|group| {
             (Reverse(members.distance(group.node, self.me)), members.place(group.node))
         });
-        self.chosen = batch;
+        self.choose();
         let positions = (groups.len() + self.count - batch) as u32;
         let (chosen, reason) = choose_degree(positions, size, link);
         let degree = self.forced.unwrap_or(chosen);
@@ -192,17 +191,18 @@ impl Reduce {
     }
 
     fn assign_late_arrivals(&mut self) {
+        let first = self.chosen.len();
+        self.choose();
         let Some(Plan { shape: PlanShape::Tree { tree, local }, .. }) = &mut self.plan else {
             return;
         };
-        for arrival in self.arrived.iter().take(self.count).skip(self.chosen) {
+        for arrival in &self.chosen[first..] {
             if arrival.holder == self.me {
                 local.push(arrival.instance);
             } else {
                 tree.contributor(arrival.holder, Vec::from([arrival.instance]));
             }
         }
-        self.chosen = self.arrived.len().min(self.count);
     }
 
     fn order(&mut self, steps: &mut Vec<Step>) {
@@ -212,7 +212,7 @@ impl Reduce {
         let Some(Plan { shape: PlanShape::Tree { tree, local }, frame }) = &mut self.plan else {
             return;
         };
-        if self.chosen == self.count {
+        if self.chosen.len() == self.count {
             tree.close();
         }
         for order in tree.orders() {

@@ -377,6 +377,20 @@ fn the_only_input_may_be_put_again_in_another_shape() {
 }
 
 #[test]
+fn a_lost_input_that_is_put_again_counts_as_possible() {
+    let mut reduce = reduce(4, 3, None);
+    (0..3).for_each(|number| assert_eq!(reduce.hears(number, Some(large(number, ME))), []));
+    assert_eq!(reduce.hears_gone(1), []);
+    assert_eq!(reduce.lost(), [input(1)]);
+    assert_eq!(reduce.hears(1, Some(Found { instance: instance(7), ..large(1, ME) })), []);
+    assert_eq!(reduce.lost(), []);
+    assert!(!reduce.hears_gone(3).is_empty(), "every owner has replied: the fold begins");
+    assert_eq!(reduce.folded(), [input(0), input(2), input(1)], "in order of arrival");
+    assert_eq!(reduce.hears_gone(0), [], "its bytes are pinned");
+    assert_eq!(reduce.lost(), [input(3)]);
+}
+
+#[test]
 fn announcing_an_instance_twice_has_no_effect() {
     let mut reduce = reduce(1, 1, None);
     reduce.hears(0, Some(large(0, NodeId(2))));
