@@ -197,6 +197,12 @@ impl Name {
         self.0.rsplit_once('/').map_or(&self.0, |(group, _)| group)
     }
 
+    /// The text before the number of a name that ends in one, with its `/`, and the number.
+    pub fn prefix_and_version(&self) -> Option<(&str, u64)> {
+        let (prefix, _) = self.0.split_at(self.0.rfind('/')? + 1);
+        Some((prefix, self.version()?))
+    }
+
     /// The number after the last `/`, which `latest` compares; at most [`NUMBER_MAX`].
     pub fn version(&self) -> Option<u64> {
         let (_, last) = self.0.rsplit_once('/')?;

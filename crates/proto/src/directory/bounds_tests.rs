@@ -141,7 +141,7 @@ fn waiting_deleters_and_followers_of_a_prefix_are_limited() {
     for request in (0..2 * LATEST_MAX as u64).map(RequestId) {
         owner.receives(2, Message::Latest { prefix: "policy/".into(), after: None, request });
     }
-    assert_eq!(owner.directory.latest.len(), LATEST_MAX);
+    assert_eq!(owner.directory.latest.count_of(NodeId(2)), LATEST_MAX);
     let request = RequestId(1);
     let outbox =
         owner.receives(3, Message::Latest { prefix: "policy/".into(), after: None, request });

@@ -148,7 +148,12 @@ impl Directory {
         entry.reserved.take_if(|reserved| is_made && reserved.instance.node == from);
         entry.check_orphan(now, id, members, &mut self.alarms);
         // The steps below look the entry up again; few objects need them.
-        let is_awaited = entry.subscribers().is_some() || !self.latest.is_empty();
+        let version = match id {
+            ObjectId::Named(name) => name.prefix_and_version(),
+            ObjectId::Minted { .. } => None,
+        };
+        let is_awaited = entry.subscribers().is_some()
+            || version.is_some_and(|(prefix, version)| self.latest.awaits(prefix, version));
         if let Some(announced_at) = &announce.lifetime {
             self.bind(context, id, &Terms::from_lifetime(announced_at, now));
         }

@@ -165,7 +165,7 @@ impl Directory {
                 self.watch_latest(context, from, prefix, *after, *request);
             }
             Message::CancelLatest { request } => {
-                self.latest.retain(|waiter| (waiter.node, waiter.request) != (from, *request));
+                self.latest.remove(from, *request);
             }
             Message::OlderVersions { name, retain: keep, request } => {
                 let (names, request) = (self.older(name, *keep), *request);

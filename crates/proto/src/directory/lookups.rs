@@ -2,7 +2,7 @@
 //!
 //! A request gets its reply at once, or stays until there is a reply or the requester withdraws it.
 
-use alloc::{format, vec::Vec};
+use alloc::vec::Vec;
 
 use super::{
     context::Context,
@@ -190,14 +190,9 @@ impl Directory {
         }
         // A client that still waits has already seen all earlier versions, so only this name can be its reply.
         if let ObjectId::Named(name) = id
-            && let Some(version) = name.version()
+            && let Some((prefix, version)) = name.prefix_and_version()
         {
-            self.notify_latest_waiters(
-                &format!("{}/", name.group()),
-                version,
-                name,
-                context.outbox,
-            );
+            self.notify_latest_waiters(prefix, version, name, context.outbox);
         }
     }
 }

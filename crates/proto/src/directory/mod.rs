@@ -5,7 +5,7 @@
 //! connections or clients.
 //!
 //! The state is in [`state`]: entries of objects ([`entries`], [`entry`], [`live`]), each with its broadcast tree
-//! ([`tree`]), records about nodes ([`speeds`], [`accounts`]) and [`leases`]. Each file that changes the state handles
+//! ([`tree`]), records about nodes ([`speeds`], [`accounts`]), [`leases`] and requests for newer names ([`latest`]). Each file that changes the state handles
 //! one kind of input: reports of holders ([`copies`], [`rebalance`]), requests ([`lookups`], [`names`], [`list`]),
 //! deletions ([`deletion`]), expiry ([`terms`], [`expiry`]) and membership changes ([`sweep`]).
 //!
@@ -30,6 +30,7 @@ mod handle;
 mod holder;
 #[cfg(test)]
 mod inline_tests;
+mod latest;
 mod leases;
 mod list;
 mod live;

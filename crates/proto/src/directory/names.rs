@@ -10,7 +10,7 @@ use super::{
     copies::too_many,
     entry::{Entry, Reserved},
     holder::Holder,
-    state::{Directory, LatestWaiter},
+    state::Directory,
 };
 use crate::{
     error::Error,
@@ -34,20 +34,18 @@ impl Directory {
     ) {
         let outbox = &mut *context.outbox;
         // A repeated request after a membership change replaces the earlier one.
-        self.latest.retain(|waiter| (waiter.node, waiter.request) != (from, request));
-        if self.latest.iter().filter(|waiter| waiter.node == from).count() >= LATEST_MAX {
+        self.latest.remove(from, request);
+        if self.latest.count_of(from) >= LATEST_MAX {
             return self.limited.push((from, limit_name!(LATEST_MAX)));
         }
         // A requester that does not wait would take the reply that there is none for the present state.
         let settled_at = self.unsettled_until(context.now).filter(|_| context.members.len() > 1);
-        let (prefix_text, unsettled) = (prefix.into(), settled_at.is_some());
-        let waiter = LatestWaiter { node: from, request, prefix: prefix_text, after, unsettled };
-        self.latest.push(waiter);
+        self.latest.insert(from, request, prefix, after, settled_at.is_some());
         let newest = self.living(prefix).max_by_key(|(version, _)| *version);
         if let Some((version, name)) = newest.map(|(version, name)| (version, name.clone())) {
             self.notify_latest_waiters(prefix, version, &name, outbox);
         }
-        if self.latest.iter().any(|waiter| (waiter.node, waiter.request) == (from, request)) {
+        if self.latest.contains(from, request) {
             match settled_at {
                 Some(_) => self.latest_due = settled_at,
                 None => outbox.push((from, Message::RequestPending { request, id: None })),
@@ -64,10 +62,8 @@ impl Directory {
         if self.latest_due.is_some() {
             return;
         }
-        for waiter in self.latest.iter_mut().filter(|waiter| waiter.unsettled) {
-            waiter.unsettled = false;
-            let pending = Message::RequestPending { request: waiter.request, id: None };
-            context.outbox.push((waiter.node, pending));
+        for (node, request) in self.latest.settle() {
+            context.outbox.push((node, Message::RequestPending { request, id: None }));
         }
     }
 
@@ -79,15 +75,10 @@ impl Directory {
         name: &Name,
         outbox: &mut Outbox,
     ) {
-        self.latest.retain(|waiter| {
-            let is_answered =
-                waiter.prefix == prefix && waiter.after.is_none_or(|after| version > after);
-            if is_answered {
-                let (name, request) = (name.clone(), waiter.request);
-                outbox.push((waiter.node, Message::LatestReply { name, request }));
-            }
-            !is_answered
-        });
+        for (node, request) in self.latest.take(prefix, version) {
+            let name = name.clone();
+            outbox.push((node, Message::LatestReply { name, request }));
+        }
     }
 
     /// Live names with a lower number than `name`, oldest first, without the newest `keep - 1` of them.

@@ -4,7 +4,6 @@
 
 use alloc::{
     collections::{BTreeSet, VecDeque},
-    string::String,
     vec::Vec,
 };
 
@@ -12,11 +11,12 @@ use super::{
     accounts::{Accounts, Charge, RecordedObjects},
     context::Context,
     entries::{Entries, Slice},
+    latest::LatestWaiters,
     leases::Leases,
     speeds::Speeds,
 };
 use crate::{
-    id::{Instance, NodeId, ObjectId, RequestId},
+    id::{Instance, NodeId, ObjectId},
     limits::{ENTRIES_MAX, MERGE_NS, ORPHAN_GRACE_NS, STRAY_NS},
     members::Members,
     message::Announce,
@@ -28,8 +28,8 @@ use crate::{
 pub struct Directory {
     pub(super) entries: Entries,
     /// Requests for a newer name under a prefix.
-    pub(super) latest: Vec<LatestWaiter>,
-    /// When to report to those of them that are `unsettled` that there is none yet.
+    pub(super) latest: LatestWaiters,
+    /// When to report to those of them that are unsettled that there is none yet.
     pub(super) latest_due: Option<Instant>,
     /// When to look at an entry again, for example to declare an orphan lost or to remove an entry that other nodes
     /// own.
@@ -88,17 +88,6 @@ impl Parked {
     }
 }
 
-/// A request for a newer name under a prefix.
-#[derive(Debug)]
-pub(super) struct LatestWaiter {
-    pub(super) node: NodeId,
-    pub(super) request: RequestId,
-    pub(super) prefix: String,
-    pub(super) after: Option<u64>,
-    /// Whether the requester has no reply yet, because holders may not have announced their names here.
-    pub(super) unsettled: bool,
-}
-
 impl Directory {
     /// Creates an empty directory. `detection_ns`: how long a member may count a node as alive after others have
     /// detected its failure. `inline`: capacity in bytes for the small objects of other members.
@@ -109,7 +98,7 @@ impl Directory {
             slice,
             next_slice_at: Instant::default(),
             resumed_at: Instant::default(),
-            latest: Vec::new(),
+            latest: LatestWaiters::default(),
             latest_due: None,
             alarms: BTreeSet::new(),
             remembered: VecDeque::new(),

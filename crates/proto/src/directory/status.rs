@@ -2,11 +2,7 @@
 
 use alloc::vec::Vec;
 
-use super::{
-    entry::Subscribers,
-    names::prefix_owners,
-    state::{Directory, LatestWaiter},
-};
+use super::{entry::Subscribers, names::prefix_owners, state::Directory};
 use crate::{
     error::Error,
     id::{NodeId, ObjectId},
@@ -68,11 +64,9 @@ impl Directory {
             let listening = subscribers.watchers.len() + subscribers.locators.len();
             if owners.contains(members.me()) { waiting + listening } else { 0 }
         };
-        let is_mine = |waiter: &&LatestWaiter| {
-            prefix_owners(&waiter.prefix, members)
-                .is_some_and(|owners| owners.primary == members.me())
-        };
-        let latest = self.latest.iter().filter(is_mine).count();
+        let latest = self.latest.count(|prefix| {
+            prefix_owners(prefix, members).is_some_and(|owners| owners.primary == members.me())
+        });
         let asked = self.entries.iter().filter_map(|(id, entry)| Some((id, entry.subscribers()?)));
         latest + asked.map(of).sum::<usize>()
     }

@@ -28,7 +28,7 @@ impl Directory {
     /// Removes the copies and requests of a member. The caller then calls [`Directory::members_changed`].
     pub fn member_removed(&mut self, context: &Context<'_>, node: NodeId) {
         let (now, members) = (context.now, context.members);
-        self.latest.retain(|waiter| waiter.node != node);
+        self.latest.remove_node(node);
         self.parked.retain(|parked| parked.from != node);
         self.accounts.prune();
         self.speeds.forget(node);
@@ -47,8 +47,8 @@ impl Directory {
         self.entries.note(EntryChange::Owners { rejoined, members: Arc::new(members.clone()) });
         self.leases.members_changed(context, self.stray_ns);
         let me = members.me();
-        self.latest.retain(|waiter| {
-            prefix_owners(&waiter.prefix, members).is_some_and(|owners| owners.primary == me)
+        self.latest.retain(|prefix| {
+            prefix_owners(prefix, members).is_some_and(|owners| owners.primary == me)
         });
         self.work_off(context);
     }
