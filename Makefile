@@ -169,7 +169,7 @@ bench-kernels: build ## Measure how fast one core folds blocks of each element t
 bench-topology: ## Measure orders of 512 machines: cost over time, distance from the bound (idle machine, five minutes)
 	cargo bench $(CARGO_FLAGS) -p hoplite-topology --bench topology
 
-bench-owner: ## Measure an owner of a million objects, the longest events, and waits of clients of a full store (10 GB of memory)
+bench-owner: ## Measure an owner of a million objects, the longest events, and clients of a full store (10 GB of memory)
 	cargo bench $(CARGO_FLAGS) -p hoplite-proto --bench owner
 	cargo bench $(CARGO_FLAGS) -p hoplite-proto --bench longest
 	cargo bench $(CARGO_FLAGS) -p hoplite-node --bench full_store

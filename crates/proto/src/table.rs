@@ -8,7 +8,8 @@
 //!      +--- doomed -------+   deleted or replaced while in use: removed with its last pin
 //! ```
 //!
-//! [`copy`] defines where the bytes of a copy are and what it costs, [`eviction`] the order of eviction, [`census`] counts.
+//! [`copy`] defines where the bytes of a copy are and what it costs, [`eviction`] the order of eviction. [`census`]
+//! counts copies by state.
 
 mod census;
 mod copy;

@@ -5,9 +5,10 @@
 //! connections or clients.
 //!
 //! The state is in [`state`]: entries of objects ([`entries`], [`entry`], [`live`]), each with its broadcast tree
-//! ([`tree`]), records about nodes ([`speeds`], [`accounts`]), [`leases`] and requests for newer names ([`latest`]). Each file that changes the state handles
-//! one kind of input: reports of holders ([`copies`], [`rebalance`]), requests ([`lookups`], [`names`], [`list`]),
-//! deletions ([`deletion`]), expiry ([`terms`], [`expiry`]) and membership changes ([`sweep`]).
+//! ([`tree`]), records about nodes ([`speeds`], [`accounts`]), [`leases`] and requests for newer names ([`latest`]).
+//! Each file that changes the state handles one kind of input: reports of holders ([`copies`], [`rebalance`]), requests
+//! ([`lookups`], [`names`], [`list`]), deletions ([`deletion`]), expiry ([`terms`], [`expiry`]) and membership changes
+//! ([`sweep`]).
 //!
 //! ```text
 //!              Announce               no node can complete it, for a grace

@@ -53,8 +53,8 @@ impl Directory {
         self.work_off(context);
     }
 
-    /// Sends all that they need to the nodes that are owners after this node has left, at once: only deletions, since no
-    /// holder could repeat them. `context` has the members without this node.
+    /// Sends all that they need to the nodes that are owners after this node has left, at once: only deletions, since
+    /// no holder could repeat them. `context` has the members without this node.
     pub fn leave(&mut self, context: &mut Context<'_>) {
         self.leases.members_changed(context, self.stray_ns);
         let remembered: Vec<ObjectId> = self.remembered.iter().map(|(_, id)| id.clone()).collect();

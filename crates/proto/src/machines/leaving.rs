@@ -102,7 +102,7 @@ pub(crate) struct FarewellSlice {
     pub(crate) is_last: bool,
 }
 
-/// Members up to which a slice has its full number of copies: the choice of a holder and of owners looks at all members.
+/// Members up to which a slice has its full number of copies: the choice of a holder looks at all members.
 const MEMBERS_OF_FULL_SLICES: usize = 64;
 
 /// How many copies one event handles.
