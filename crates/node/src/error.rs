@@ -1,9 +1,10 @@
 //! Errors of nodes and clients, and of connections between nodes.
 
-use std::io;
+use std::{io, net::SocketAddr};
 
 use hoplite_proto::{
-    error::Error as CallError, id::NodeId, limits::PROGRESS_BYTES_MIN, wire::WireError,
+    cluster_id::ClusterId, error::Error as CallError, id::NodeId, limits::PROGRESS_BYTES_MIN,
+    wire::WireError,
 };
 
 /// Reason why a node did not start or a call failed.
@@ -92,6 +93,13 @@ pub(crate) enum LinkError {
     /// Another node now listens at the address of the expected one.
     #[error("node {by} has replaced node {node} at this address")]
     Replaced { node: NodeId, by: NodeId },
+    /// One of both clusters has lost a member, so their nodes must not connect at an address from `join`.
+    #[error(
+        "node {node} at {address} is of cluster {theirs}, but this node is of cluster {ours}, and clusters do not \
+         merge: if they belong together, restart the nodes of one of them, each with join set to a node of the other; \
+         otherwise remove the address from join, or use another cluster name"
+    )]
+    OtherCluster { node: NodeId, address: SocketAddr, theirs: ClusterId, ours: ClusterId },
     /// The initiator expected another node, or rejects this one.
     #[error("the initiator ended the handshake: {0}")]
     Declined(String),

@@ -217,6 +217,8 @@ impl Execute for Shell {
             }
             Action::DropPeer { node, has_left } => {
                 info!(%node, "removed a member");
+                // Before its address is unknown to the tasks that connect to configured addresses.
+                self.network.identity.own_cluster.member_lost();
                 self.network.peers.remove(node, has_left);
                 self.network.control.remove(node);
             }

@@ -22,6 +22,7 @@
 //! | [`swim`], [`failed_members`] | failure detection; reconnects to failed members |
 //! | [`reconnect`] | backoff for broken control connections |
 //! | [`members`], [`place`] | owners of an object's directory entry; racks and zones of hosts |
+//! | [`cluster_id`] | which clusters may become one |
 //! | [`survey`] | groups of hosts that share a link, measured by bursts |
 //! | [`message`], [`wire`] | messages between nodes and their encoding |
 //! | [`request`], [`capability`] | requests of clients; which requests a capability allows |
@@ -39,6 +40,7 @@ extern crate alloc;
 
 pub mod broadcast;
 pub mod capability;
+pub mod cluster_id;
 pub mod credit;
 pub mod directory;
 pub mod error;

@@ -17,6 +17,7 @@ use core::{fmt, ops::Range};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{
+    cluster_id::ClusterId,
     id::{Instance, NodeId, ObjectId},
     limits::{CONTROL_BYTES_MAX, FRAME_BYTES_MAX},
     members::Member,
@@ -28,7 +29,7 @@ use crate::{
 pub const MAGIC: [u8; 4] = *b"HPLT";
 
 /// Protocol version. Nodes of different versions can't connect.
-pub const VERSION: u8 = 22;
+pub const VERSION: u8 = 23;
 
 /// Size of a header in bytes.
 pub const HEADER_BYTES: usize = SIGNED_BYTES + TAG_BYTES;
@@ -255,6 +256,8 @@ pub type MacBytes = [u8; 32];
 pub struct Hello {
     /// Name of the initiator's cluster.
     pub cluster: String,
+    /// Id of the initiator's cluster.
+    pub cluster_id: ClusterId,
     /// The initiator. Its id belongs to the key that signed its TLS handshake.
     pub member: Member,
     /// Purpose of the connection.
@@ -278,6 +281,8 @@ pub const TOKENS_MAX: usize = 2;
 pub struct Welcome {
     /// The acceptor. Its id belongs to the key that signed its TLS handshake.
     pub member: Member,
+    /// Id of the cluster that both nodes belong to now.
+    pub cluster_id: ClusterId,
     /// Proof that the acceptor has the token; `None` in a cluster without tokens.
     pub proof: Option<MacBytes>,
 }
@@ -318,6 +323,8 @@ pub enum Greeting {
     Pong,
     /// Instead of any other greeting: the connection is rejected, for this reason.
     Refused(String),
+    /// Instead of [`Greeting::Welcome`]: the acceptor belongs to another cluster, with this id.
+    OtherCluster(ClusterId),
 }
 
 /// Request on a payload connection.

@@ -7,6 +7,7 @@ use std::{
 };
 
 use hoplite_proto::{
+    cluster_id::ClusterId,
     id::NodeId,
     members::Member,
     wire::{self, FrameKind, Greeting, Header, Hello, Role, Welcome},
@@ -22,10 +23,14 @@ use crate::{
     network::{
         connection_limit::ConnectionLimit,
         handshake::{self, Identity, SILENCE_MAX, acceptor},
+        own_cluster::OwnCluster,
         proofs::Token,
         tls::NodeKey,
     },
 };
+
+/// Of the stranger. It has lost no member, so a node without a token admits it.
+const CLUSTER_ID: ClusterId = ClusterId { number: 7, is_final: false };
 
 /// How far the stranger follows the protocol.
 #[derive(Clone, Copy)]
@@ -59,6 +64,7 @@ fn identity(tokens: Vec<Token>) -> Identity {
         member: member(key.id()),
         key,
         cluster: "default".into(),
+        own_cluster: Arc::new(OwnCluster::new().unwrap()),
         tokens,
         admission: String::new(),
         no_encryption: false,
@@ -168,6 +174,7 @@ fn hello(own: NodeId, bytes: &[u8]) -> Hello {
     let (how, proofs) = bytes.split_first().unwrap_or((&0, &[]));
     Hello {
         cluster: "default".into(),
+        cluster_id: CLUSTER_ID,
         member: member(own),
         role: roles[usize::from(how & 7) % roles.len()],
         target: (how & 8 > 0).then_some(own),
@@ -178,7 +185,7 @@ fn hello(own: NodeId, bytes: &[u8]) -> Hello {
 }
 
 fn welcome(own: NodeId, bytes: &[u8]) -> Welcome {
-    Welcome { member: member(own), proof: bytes.first_chunk().copied() }
+    Welcome { member: member(own), cluster_id: CLUSTER_ID, proof: bytes.first_chunk().copied() }
 }
 
 /// Sends all bytes, and reads replies until the node closes the connection.
@@ -205,6 +212,7 @@ pub(super) fn seeds() -> Vec<Vec<u8>> {
         Greeting::Ping,
         Greeting::Pong,
         Greeting::Refused("go away".into()),
+        Greeting::OtherCluster(CLUSTER_ID),
     ];
     let piece =
         |what: u8, body: &[u8]| [&[what][..], &(body.len() as u16).to_le_bytes(), body].concat();

@@ -5,8 +5,8 @@
 //!   initiator                              acceptor
 //!     a header of kind Secure, TLS 1.3 ------>
 //!     <-------------------------------------- the same
-//!     Hello { id, address, role, proofs of the token } ->
-//!     <------------------------------ Welcome { id, proof of the token }
+//!     Hello { id, address, cluster id, role, proofs of the token } ->
+//!     <------------------ Welcome { id, cluster id, proof of the token }
 //! ```
 //! The token never crosses the wire. The initiator proves first that it has the token; the acceptor reveals nothing
 //! about itself before. Each proof is valid for this TLS connection only ([`super::proofs`]). The id of each node is
@@ -36,6 +36,7 @@ use std::{
 };
 
 use hoplite_proto::{
+    cluster_id::Introduction,
     id::NodeId,
     members::Member,
     wire::{FrameKind, Greeting, Hello, MacBytes, Resume, Role},
@@ -52,6 +53,7 @@ use self::greeting::{
 };
 use super::{
     connection_limit::ConnectionPermit,
+    own_cluster::{Met, OwnCluster},
     proofs::{ProofContext, SharedSecret, Side, Token, nonce},
     tls::NodeKey,
 };
@@ -60,12 +62,13 @@ use crate::{channel::Channel, error::LinkError, fork_safe, frame};
 pub(crate) mod acceptor;
 mod greeting;
 
-/// What a node presents in a handshake: its member record, key, cluster name and tokens.
+/// What a node presents in a handshake: its member record, key, cluster name and id, and tokens.
 #[derive(Clone, Debug)]
 pub(crate) struct Identity {
     pub(crate) member: Member,
     pub(crate) key: NodeKey,
     pub(crate) cluster: String,
+    pub(crate) own_cluster: Arc<OwnCluster>,
     /// This node proves the first, and accepts each of them from peers.
     pub(crate) tokens: Vec<Token>,
     /// Description of how nodes are admitted, for the status.
@@ -204,6 +207,7 @@ async fn introduce(
     role: Role,
     target: Option<NodeId>,
 ) -> Result<PeerConnection, LinkError> {
+    let address = stream.peer_addr()?;
     stream.write_all(&secure(&me.key)).await?;
     let start = receive_secure(&mut stream).await?;
     if let Some(said) = unlike(&me.key, start.as_ref()) {
@@ -225,13 +229,25 @@ async fn introduce(
     };
     let proofs = me.tokens.iter().map(|token| claim.prove(token, Side::Initiator)).collect();
     let (member, no_encryption, turn) = (me.member, me.no_encryption, me.next_turn());
-    let hello =
-        Hello { cluster: cluster.clone(), member, role, target, turn, no_encryption, proofs };
+    let hello = Hello {
+        cluster: cluster.clone(),
+        cluster_id: me.own_cluster.id(),
+        member,
+        role,
+        target,
+        turn,
+        no_encryption,
+        proofs,
+    };
     send_greeting(&mut secured.stream, &Greeting::Hello(hello)).await?;
     // In TLS 1.3 the initiator learns here that the acceptor rejects its certificate.
     let heard = receive_greeting(&mut secured.stream).await.map_err(|error| me.key.explain(error));
     let welcome = match heard? {
         Greeting::Welcome(welcome) => welcome,
+        Greeting::OtherCluster(theirs) => {
+            let (node, ours) = (acceptor, me.own_cluster.id());
+            return Err(LinkError::OtherCluster { node, address, theirs, ours });
+        }
         other => return Err(unexpected(other)),
     };
     let is_proof = |proof: MacBytes| {
@@ -245,6 +261,10 @@ async fn introduce(
     if welcome.member.id != secured.peer {
         return Err(LinkError::Stranger);
     }
+    let theirs = welcome.cluster_id;
+    me.own_cluster
+        .meet(Met::Acceptor, theirs, introduction(target))
+        .map_err(|ours| LinkError::OtherCluster { node: acceptor, address, theirs, ours })?;
     let session = SharedSecret::new(secured.secret, secured.shown.clone());
     let (seal, open) = session.keys(Side::Initiator, None, no_encryption);
     let mut channel = Channel { stream: secured.into_inner(), seal, open };
@@ -261,6 +281,11 @@ async fn introduce(
         session,
         permit: None,
     })
+}
+
+/// An initiator that expects no certain node knows only an address, from its configuration.
+fn introduction(target: Option<NodeId>) -> Introduction {
+    if target.is_some() { Introduction::Member } else { Introduction::Address }
 }
 
 async fn time_round_trip(channel: &mut Channel) -> Result<Duration, LinkError> {
@@ -300,9 +325,17 @@ async fn in_time<T>(
 /// Whether the expected process is not at that address: no process listens, another node replied, or one side rejects
 /// the other.
 pub(crate) fn is_elsewhere(error: &LinkError) -> bool {
-    use LinkError::{Certificate, Refused, Replaced, Revoked, Stranger};
+    use LinkError::{Certificate, OtherCluster, Refused, Replaced, Revoked, Stranger};
     is_refused(error)
-        || matches!(error, Stranger | Refused(_) | Replaced { .. } | Revoked(_) | Certificate(_))
+        || matches!(
+            error,
+            Stranger
+                | Refused(_)
+                | Replaced { .. }
+                | OtherCluster { .. }
+                | Revoked(_)
+                | Certificate(_)
+        )
 }
 
 /// Whether the host is up, but no process listens on the port.

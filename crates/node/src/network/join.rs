@@ -15,7 +15,11 @@ use tokio::time::timeout;
 use tracing::debug;
 
 use super::{handshake, shared::Network};
-use crate::{engine::task::Task, error::Error};
+use crate::{
+    engine::task::Task,
+    error::{Error, LinkError},
+    repeats::log_once,
+};
 
 /// How long to retry configured members that do not listen yet, such as two nodes that one script starts together.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(3);
@@ -58,11 +62,14 @@ pub(crate) async fn join(network: &Arc<Network>, seeds: &[String]) -> Result<(),
                     }
                     Err(error) => {
                         may_come |= handshake::is_refused(&error);
+                        log_failure(seed, &error);
                         failures.push(format!("{seed}: {error}"));
                     }
                 }
             }
         }
+        // A node that has joined this one in the meantime must not lose it at once.
+        is_met |= network.peers.has_members();
         if is_met || !may_come || Instant::now() >= until {
             break;
         }
@@ -82,7 +89,8 @@ pub(crate) async fn join(network: &Arc<Network>, seeds: &[String]) -> Result<(),
 }
 
 /// Contacts configured addresses that are not members yet, until the node ends. Nodes that start together may first
-/// find other nodes and form separate clusters, and a configured member may start late or restart.
+/// find other nodes and form separate clusters, and a configured member may start late. Once the cluster has lost a
+/// member, only nodes of this cluster are joined ([`hoplite_proto::cluster_id`]).
 pub(crate) async fn retry_seeds(network: Arc<Network>, seeds: Vec<String>) {
     let is_known = |address, id| network.peers.is_known(&network.identity.member, address, id);
     let mut pause = SEED_RETRY_FIRST;
@@ -109,10 +117,19 @@ pub(crate) async fn retry_seeds(network: Arc<Network>, seeds: Vec<String>) {
                             network.events.send(Event::PeerUp { member: met.member });
                         }
                     }
-                    Err(error) => debug!(seed, %error, "configured member not reachable yet"),
+                    Err(error) => log_failure(seed, &error),
                 }
             }
         }
+    }
+}
+
+/// Logs why a configured address could not be joined; at debug if a node of this cluster may listen there later.
+fn log_failure(seed: &str, error: &LinkError) {
+    if let LinkError::OtherCluster { node, .. } = error {
+        log_once!(warn, node, seed, %error, "did not join another cluster");
+    } else {
+        debug!(seed, %error, "configured member not reachable yet");
     }
 }
 

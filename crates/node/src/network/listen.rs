@@ -52,6 +52,11 @@ pub(crate) async fn accept(network: Arc<Network>, listener: TcpListener, serve: 
                                 debug!(%address, %error, "a connection was meant for another node");
                                 return;
                             }
+                            LinkError::OtherCluster { node, .. } => {
+                                called.counters.strangers.add(1);
+                                log_once!(warn, node, %error, "refused a node of another cluster");
+                                return;
+                            }
                             _ => called.counters.strangers.add(1),
                         }
                         let cause = format!("{} {error}", address.ip());

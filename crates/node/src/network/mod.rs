@@ -11,6 +11,7 @@ pub(crate) mod handshake;
 pub(crate) mod join;
 pub(crate) mod listen;
 pub(crate) mod outbox;
+pub(crate) mod own_cluster;
 pub(crate) mod own_revocation;
 pub(crate) mod payload;
 pub(crate) mod peers;

@@ -134,6 +134,10 @@ impl Peers {
         lock(&self.all).contains_key(&node)
     }
 
+    pub(crate) fn has_members(&self) -> bool {
+        !lock(&self.all).is_empty()
+    }
+
     /// Whether a member, or this node, has this address or id.
     pub(crate) fn is_known(&self, me: &Member, address: SocketAddr, id: Option<NodeId>) -> bool {
         let all = lock(&self.all);

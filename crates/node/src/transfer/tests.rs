@@ -30,6 +30,7 @@ use crate::{
     network::{
         control::Control,
         handshake::{self, Identity},
+        own_cluster::OwnCluster,
         own_revocation::OwnRevocation,
         peers::Peers,
         shared::Network,
@@ -124,7 +125,18 @@ pub(super) fn identity(key: NodeKey, member: Member) -> Identity {
     let (cluster, silence) = (NodeConfig::default().cluster, handshake::SILENCE_MAX);
     let (tokens, turns) = (Vec::new(), Arc::default());
     let admission = String::new();
-    Identity { member, key, cluster, tokens, admission, no_encryption: false, silence, turns }
+    let own_cluster = Arc::new(OwnCluster::new().unwrap());
+    Identity {
+        member,
+        key,
+        cluster,
+        own_cluster,
+        tokens,
+        admission,
+        no_encryption: false,
+        silence,
+        turns,
+    }
 }
 
 /// A block filled with its number.

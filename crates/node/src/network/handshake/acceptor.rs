@@ -10,13 +10,14 @@ use tokio::{io::AsyncWriteExt, net::TcpStream};
 use super::{
     Identity, PeerConnection, TIMEOUT,
     greeting::{read_start, receive_greeting, refuse, secure, send_greeting, unexpected, unlike},
-    in_time, prepare,
+    in_time, introduction, prepare,
 };
 use crate::{
     channel::{self, Channel},
     error::LinkError,
     network::{
         connection_limit::ConnectionPermit,
+        own_cluster::Met,
         proofs::{ProofContext, SharedSecret, Side},
         tls::Secured,
     },
@@ -139,8 +140,19 @@ async fn admit_caller(
             return Err(error);
         }
     };
+    let theirs = hello.cluster_id;
+    let agreed = me.own_cluster.meet(Met::Initiator, theirs, introduction(hello.target));
+    let cluster_id = match agreed {
+        Ok(cluster_id) => cluster_id,
+        Err(ours) => {
+            // The peer may be gone already; only the refusal matters here.
+            let _ = send_greeting(&mut secured.stream, &Greeting::OtherCluster(ours)).await;
+            let (node, address) = (initiator, hello.member.address);
+            return Err(LinkError::OtherCluster { node, address, theirs, ours });
+        }
+    };
     let proof = known.map(|token| claim.prove(token, Side::Acceptor));
-    let welcome = Welcome { member: me.member, proof };
+    let welcome = Welcome { member: me.member, cluster_id, proof };
     send_greeting(&mut secured.stream, &Greeting::Welcome(welcome)).await?;
     let session = SharedSecret::new(secured.secret, secured.shown.clone());
     let (seal, open) = session.keys(Side::Acceptor, None, me.no_encryption);

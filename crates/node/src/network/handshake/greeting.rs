@@ -95,6 +95,7 @@ pub(super) fn unexpected(greeting: Greeting) -> LinkError {
         Greeting::Refused(said) => return LinkError::Refused(said),
         Greeting::Hello(_) => "a hello",
         Greeting::Welcome(_) => "a welcome",
+        Greeting::OtherCluster(_) => "a cluster id",
         Greeting::Resume(_) => "a session proof",
         Greeting::Resumed(_) => "a resumption",
         Greeting::Admitted => "a relay confirmation",

@@ -23,6 +23,7 @@ fn identity(token: Option<&str>) -> Identity {
         member: Member { id: key.id(), address, place: None },
         key,
         cluster: "test".into(),
+        own_cluster: Arc::new(OwnCluster::new().unwrap()),
         tokens: token.into_iter().map(|token| Token::from(token.to_string())).collect(),
         admission: String::new(),
         no_encryption: false,
@@ -108,6 +109,67 @@ async fn handshake_succeeds_with_and_without_encryption() {
         assert_eq!(acceptor.channel.receive_body::<u32>(FrameKind::Control).await.unwrap(), 7);
         assert_eq!(calling.channel.seal.is_disabled(), no_encryption);
     }
+}
+
+/// A node whose cluster has lost a member.
+fn bereaved() -> Identity {
+    let me = identity(None);
+    me.own_cluster.member_lost();
+    me
+}
+
+#[tokio::test]
+async fn nodes_of_starting_clusters_agree_on_one_cluster_id() {
+    let nodes = [1, 2, 3].map(|_| identity(None));
+    let lowest = nodes.iter().map(|node| node.own_cluster.id().number).min().unwrap();
+    for (one, two, target) in [(0, 1, None), (1, 2, None), (2, 0, Some(nodes[0].member.id))] {
+        let (near, far) = meet(&nodes[one], &nodes[two], Role::Join, target).await;
+        assert!(near.is_ok() && far.is_ok());
+        assert_eq!(nodes[one].own_cluster.id(), nodes[two].own_cluster.id());
+    }
+    assert_eq!(nodes[0].own_cluster.id().number, lowest);
+}
+
+#[tokio::test]
+async fn node_whose_cluster_lost_a_member_is_refused_by_another_cluster_at_a_configured_address() {
+    let one = bereaved();
+    for two in [identity(None), bereaved()] {
+        let before = [&one, &two].map(|node| node.own_cluster.id());
+        let (near, far) = meet(&one, &two, Role::Join, None).await;
+        let text = near.unwrap_err().to_string();
+        for said in [two.member.id.to_string(), before[0].to_string(), before[1].to_string()] {
+            assert!(text.contains(&said), "{text}");
+        }
+        let LinkError::OtherCluster { node, address, theirs, ours } = far.unwrap_err() else {
+            panic!("another error")
+        };
+        assert_eq!((node, address), (one.member.id, one.member.address));
+        assert_eq!([theirs, ours], before);
+        assert_eq!([&one, &two].map(|node| node.own_cluster.id()), before);
+    }
+}
+
+#[tokio::test]
+async fn fresh_node_joins_a_cluster_that_lost_a_member_and_then_no_other() {
+    let (fresh, one, two) = (identity(None), bereaved(), bereaved());
+    assert!(meet(&fresh, &one, Role::Join, None).await.0.is_ok());
+    assert_eq!(fresh.own_cluster.id(), one.own_cluster.id());
+    let refused = meet(&fresh, &two, Role::Join, None).await.0.unwrap_err();
+    assert!(matches!(refused, LinkError::OtherCluster { .. }), "{refused}");
+}
+
+#[tokio::test]
+async fn parts_of_one_cluster_meet_again_after_both_lost_members() {
+    let (one, two) = (identity(None), identity(None));
+    for target in [None, None, Some(two.member.id)] {
+        assert!(meet(&one, &two, Role::Join, target).await.0.is_ok());
+        one.own_cluster.member_lost();
+        two.own_cluster.member_lost();
+    }
+    // A member can have missed that the id has changed: its node id is known.
+    let three = bereaved();
+    assert!(meet(&one, &three, Role::Control, Some(three.member.id)).await.0.is_ok());
+    assert_eq!(one.own_cluster.id(), three.own_cluster.id());
 }
 
 #[tokio::test]
