@@ -266,6 +266,7 @@ class FakeClient:
         return {
             **node(number),
             "cluster": "fake",
+            "cluster_id": "00000000000000fa",
             "admission": "no authentication",
             "revocations": None,
             "barred": None,

@@ -66,6 +66,8 @@ def test_a_node_does_not_join_the_cluster_that_took_the_address_of_its_lost_seed
             (line,) = warnings(one)
             assert f"{peer.id} at {peer.address}" in line
             assert "with join set to" in line
+        for log, view in ((warnings(node)[0], client), (warnings(other)[0], stranger)):
+            assert f"this node is of cluster {view.status()['cluster_id']}" in log
 
         # The advice of the log.
         third.stop()
@@ -114,6 +116,7 @@ def test_nodes_that_start_together_with_each_others_addresses_form_one_cluster()
             nodes[number].close()
             nodes[number] = start(number)
         testing.wait_for_members(nodes, 4, timeout=SOON)
+        assert len({node.client().status()["cluster_id"] for node in nodes}) == 1
     finally:
         for node in nodes:
             node.close(0)

@@ -141,6 +141,9 @@ class Status(NodeDescription):
     cluster: str
     """Name of its cluster."""
 
+    cluster_id: str
+    """Id of its cluster, the same on all members; clusters of one name can have different ids."""
+
     admission: str
     """The credentials that members need, in words."""
 

@@ -43,6 +43,7 @@ pub(crate) fn description(status: &Status, network: &Network, arena: ArenaStats)
     let link = network.link.link();
     let more = json!({
         "cluster": network.identity.cluster,
+        "cluster_id": network.identity.own_cluster.id().to_string(),
         "admission": network.identity.admission,
         "revocations": network.identity.key.trust().and_then(|trust| revocations(trust)),
         "barred": network.own_revocation.reason(),
