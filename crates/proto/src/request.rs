@@ -221,6 +221,17 @@ impl Request {
     }
 }
 
+/// What a request waits for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    /// The object, or another result.
+    pub what: String,
+    /// Why it is not here.
+    pub state: String,
+    /// Time since the request began, in nanoseconds.
+    pub waited_ns: u64,
+}
+
 /// The reply to a [`Request`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reply {

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use hoplite_proto::{
-    id::ObjectId,
+    id::{ObjectId, RequestId},
     request::{Reply, Request},
 };
 
@@ -11,7 +11,7 @@ use super::{
     attach::AttachedReply,
     connection::Connection,
     view::SlotGuard,
-    wait::{self, Finish, PendingReply, ReplyBody},
+    wait::{self, Finish, PendingReply, ReplyBody, WaitQuery},
 };
 use crate::error::Error;
 
@@ -42,6 +42,18 @@ pub(crate) fn describe(
     };
     let timeout = Some(timeout.unwrap_or_default());
     send(connection, false, Request::Status, timeout, Box::new(finish))
+}
+
+impl WaitQuery {
+    /// Requests what the request waits for, and why that is not here.
+    pub fn start(&self) -> PendingReply<(String, String)> {
+        let body = Request::ExplainRequest { request: RequestId(self.request) };
+        let timeout = Some(Duration::from_secs(1));
+        start(&self.connection, false, body, timeout, |reply, _| match reply {
+            Reply::Explained { what, state, .. } => Ok((what, state)),
+            _ => Err(Error::unexpected_reply()),
+        })
+    }
 }
 
 fn send<T>(

@@ -6,16 +6,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use hoplite_proto::{
-    error::Error as CallError,
-    id::{ObjectId, RequestId},
-    request::{Reply, Request},
-};
+use hoplite_proto::{error::Error as CallError, id::ObjectId, request::Reply};
 
 use super::{
     connection::{Close, Connection},
     protocol::ToNode,
-    request,
     view::SlotGuard,
 };
 use crate::{
@@ -178,20 +173,8 @@ const CHECKS_MAX: u32 = 10;
 /// A pending request without a timeout, to find out what it waits for.
 #[derive(Clone)]
 pub struct WaitQuery {
-    connection: Arc<Connection>,
-    request: u64,
-}
-
-impl WaitQuery {
-    /// Requests what the request waits for, and why that is not here.
-    pub fn start(&self) -> PendingReply<(String, String)> {
-        let body = Request::ExplainRequest { request: RequestId(self.request) };
-        let timeout = Some(Duration::from_secs(1));
-        request::start(&self.connection, false, body, timeout, |reply, _| match reply {
-            Reply::Explained { what, state, .. } => Ok((what, state)),
-            _ => Err(Error::unexpected_reply()),
-        })
-    }
+    pub(super) connection: Arc<Connection>,
+    pub(super) request: u64,
 }
 
 impl std::fmt::Debug for WaitQuery {

@@ -6,8 +6,8 @@ use hoplite_proto::{
     id::{ClientId, Instance, NodeId, ObjectId, RequestId, ServeId},
     message::FoldKey,
     meta::Op,
-    node::Waiting,
     reduce::{cost::DegreeReason, shape::Degree},
+    request::Waiting,
     time::Instant,
 };
 

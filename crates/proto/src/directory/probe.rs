@@ -38,7 +38,7 @@ pub(super) struct Probe {
     node: NodeId,
     since: Instant,
     /// The first receiver of the other branch, and its rate before, in bytes per second.
-    beside: NodeId,
+    other_branch: NodeId,
     rate: u64,
     /// The number of comparisons so far.
     count: u32,
@@ -75,7 +75,7 @@ impl Live {
         (is_unproven && self.tree.lineage(node)?.is_complete).then_some(rate)
     }
 
-    /// Notes that a receiver gets its bytes from `root` beside a receiver about which nothing is known.
+    /// Notes that a receiver gets its bytes from `root` next to a receiver about which nothing is known.
     pub(super) fn note_probe(&mut self, now: Instant, node: NodeId, root: NodeId, speeds: &Speeds) {
         if self.probe.as_ref().is_some_and(|probe| probe.is_running(now)) {
             return;
@@ -85,10 +85,10 @@ impl Live {
         let others = receivers.into_iter().filter(|receiver| *receiver != node);
         let unproven =
             others.filter_map(|other| Some((other, self.unproven_rate(now, other, speeds)?)));
-        let Some((beside, rate)) = unproven.max_by_key(|(_, rate)| *rate) else { return };
+        let Some((other_branch, rate)) = unproven.max_by_key(|(_, rate)| *rate) else { return };
         let count = self.probe.as_ref().map_or(0, |probe| probe.count) + 1;
         let state = State::Open;
-        self.probe = Some(Box::new(Probe { node, since: now, beside, rate, count, state }));
+        self.probe = Some(Box::new(Probe { node, since: now, other_branch, rate, count, state }));
     }
 
     /// Handles the report of a receiver: concludes a comparison, or begins one. Returns the receiver to be moved, and
@@ -125,8 +125,8 @@ impl Live {
     fn conclude(&mut self) -> Option<(NodeId, NodeId)> {
         let probe = self.probe.as_mut().filter(|probe| probe.state == State::Open)?;
         let report = |node| self.tree.get(node)?.last().filter(|report| report.at > probe.since);
-        let (node, beside) = (probe.node, probe.beside);
-        let (own, other) = (report(node)?, report(beside)?);
+        let (node, other_branch) = (probe.node, probe.other_branch);
+        let (own, other) = (report(node)?, report(other_branch)?);
         let best = own.rate.bytes_per_second.max(other.rate.bytes_per_second);
         let is_slow = own.is_slow(best) || other.is_slow(best);
         let is_full = !is_slow && other.rate.bytes_per_second < probe.rate / 4 * 3;
@@ -137,7 +137,8 @@ impl Live {
             true => State::Decided,
             false => State::Undecided,
         };
-        (is_full && self.tree.source(node) == self.tree.source(beside)).then_some((node, beside))
+        (is_full && self.tree.source(node) == self.tree.source(other_branch))
+            .then_some((node, other_branch))
     }
 }
 

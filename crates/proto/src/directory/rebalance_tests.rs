@@ -114,7 +114,7 @@ fn a_receiver_about_which_nothing_is_known_is_compared_with_the_next() {
     let (mut owner, id) = chain(&[2]);
     owner.waits(50 * MS);
     reports(&mut owner, &id, (2, 3), SLOW, None);
-    assert_eq!(joins(&mut owner, &id, 4), 3, "beside it");
+    assert_eq!(joins(&mut owner, &id, 4), 3, "next to it");
     assert_eq!(joins(&mut owner, &id, 5), 4, "only one is compared with it");
     owner.waits(50 * MS);
     assert_eq!(reports(&mut owner, &id, (4, 3), WELL, None), None);

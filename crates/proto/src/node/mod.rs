@@ -38,7 +38,6 @@ mod verbs;
 
 use alloc::vec::Vec;
 
-pub use self::status::Waiting;
 pub use crate::event::{
     Action, Config, Event, FETCH_PROGRESS_NS, FOLD_STALL_NS, LEAVE_TIMEOUT_NS, LimitSubject,
     LogEvent, LostObjects, RangeSource, SpilledCopy,

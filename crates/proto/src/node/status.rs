@@ -11,21 +11,10 @@ use crate::{
     error::Error,
     id::{ClientId, Instance, NodeId, ObjectId, RequestId},
     members::Member,
-    request::{Counts, ObjectRow, Reply, Status, StoreCounts},
+    request::{Counts, ObjectRow, Reply, Status, StoreCounts, Waiting},
     swim::Suspicion,
     table::{Copy, Residency, State},
 };
-
-/// What a request waits for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Waiting {
-    /// The object, or another result.
-    pub what: String,
-    /// Why it is not here.
-    pub state: String,
-    /// Time since the request began, in nanoseconds.
-    pub waited_ns: u64,
-}
 
 /// State of an object that no owner knows.
 pub(super) const NOT_PUT: &str = "no client has put it";

@@ -6,10 +6,7 @@ use alloc::{
     vec::Vec,
 };
 
-use super::{
-    Node,
-    status::{NOT_PUT, Waiting},
-};
+use super::{Node, status::NOT_PUT};
 use crate::{
     error::{Error, List, Quoted},
     event::LogEvent,
@@ -17,9 +14,9 @@ use crate::{
     machines::{
         client_reservations::Ending,
         pending_puts::PutPhase,
-        requests::{EndedRequest, RequestKind, WaitProgress, stop_latest},
+        requests::{EndedRequest, RequestKind, WaitProgress, names::stop_latest},
     },
-    request::Reply,
+    request::{Reply, Waiting},
     table::Residency,
 };
 

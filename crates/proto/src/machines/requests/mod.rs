@@ -7,7 +7,7 @@
 mod deletion;
 mod inspections;
 mod locations;
-mod names;
+pub(crate) mod names;
 mod pages;
 mod wait;
 mod wait_progress;
@@ -19,7 +19,7 @@ use alloc::{
 };
 use core::ops::Bound;
 
-pub(crate) use self::{names::stop_latest, wait_progress::WaitProgress};
+pub(crate) use self::wait_progress::WaitProgress;
 use crate::{
     error::Error,
     id::{ClientId, Instance, Name, NodeId, ObjectId, ReduceId, RequestId},
