@@ -11,6 +11,7 @@ use crate::{
     client::{Client, ClientOptions},
     error::{Error, ErrorKind, Result},
     options::NodeOptions,
+    process::fill_standard_descriptors,
     settings::{kinds, source::Settings},
     signals,
     sockets::{check_free, default_socket, free_path},
@@ -37,6 +38,7 @@ impl Node {
 
     /// Starts a node; without the option `socket` it serves the path `usual` if that is free.
     pub(crate) fn start_at(options: NodeOptions, usual: Option<&Path>) -> Result<Self> {
+        fill_standard_descriptors()?;
         // `init` passes the socket of an embedded node, which the setting does not name.
         let (config, wanted) = options.config(usual.is_none())?;
         let usual = match usual {

@@ -38,6 +38,20 @@ pub(crate) fn with<T>(change: impl FnOnce(&mut Shared) -> T) -> T {
     change(lock().get_or_insert_default())
 }
 
+/// Keeps the numbers 0, 1 and 2 from the descriptors of this library, in a process that has closed one of them.
+///
+/// # Errors
+/// [`ErrorKind::Internal`] if /dev/null can't be opened.
+pub(crate) fn fill_standard_descriptors() -> Result<(), Error> {
+    hoplite_node::fill_standard_descriptors().map_err(|error| {
+        let message = format!(
+            "descriptor 0, 1 or 2 of this process is closed and /dev/null can't be opened ({error}): start the process \
+             with these descriptors open"
+        );
+        Error::new(ErrorKind::Internal, message)
+    })
+}
+
 /// The runtime for timers and for calls in the background; starts it in this process if it does not run.
 ///
 /// # Errors

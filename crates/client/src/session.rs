@@ -14,6 +14,7 @@ use crate::{
     error::{Error, ErrorKind, Result},
     node::Node,
     options::NodeOptions,
+    process::fill_standard_descriptors,
     settings::{
         address::check,
         kinds,
@@ -47,6 +48,7 @@ pub fn connect(address: &str, options: ClientOptions, timeout: Option<Duration>)
         );
         return Err(Error::argument(message));
     }
+    fill_standard_descriptors()?;
     let options = options.with(&Settings::load(None)?)?;
     attached(&sockets::wait_for(&[path.into()], timeout)?, options, timeout)
 }
@@ -69,6 +71,7 @@ pub fn init(
     options: ClientOptions,
     timeout: Option<Duration>,
 ) -> Result<Client> {
+    fill_standard_descriptors()?;
     let settings = Settings::load(None)?;
     let address = settings.find("address", address.map(String::from), kinds::text)?;
     let address = address.checked(checked_address)?.value;

@@ -66,5 +66,6 @@ pub use self::{
     node::Node,
 };
 pub use hoplite_proto as proto;
+pub use hoplite_shm::fill_standard_descriptors;
 
 const _: () = assert!(hoplite_proto::limits::BLOCK_BYTES == hoplite_shm::BLOCK_BYTES);

@@ -55,6 +55,7 @@ mod os {
     pub use crate::socket_option::{
         PathInfo, Peer, limit_retransmission, path_info, peer, peer_process, refuse_descriptors,
     };
+    pub use crate::standard::fill_standard_descriptors;
 }
 #[cfg(not(loom))]
 mod arena;
@@ -82,3 +83,5 @@ mod process_id;
 mod slot;
 #[cfg(not(loom))]
 mod socket_option;
+#[cfg(not(loom))]
+mod standard;

@@ -25,8 +25,8 @@ use hoplite_proto::{
     request::{Reply, Request},
 };
 use hoplite_shm::{
-    ExtentId, Mapping, Peer, Slot, peer, process_id, recv_with_fds, send_with_fds,
-    try_recv_with_fds, try_send_with_fds,
+    ExtentId, Mapping, Peer, Slot, fill_standard_descriptors, peer, process_id, recv_with_fds,
+    send_with_fds, try_recv_with_fds, try_send_with_fds,
 };
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
@@ -136,6 +136,8 @@ impl Attached {
             )),
             _ => fail(error.to_string()),
         };
+        // Also here: a program may have closed one since its client attached for the first time.
+        fill_standard_descriptors().map_err(io_fail)?;
         let stream = UnixStream::connect(path).map_err(io_fail)?;
         // Verify the user before trusting any byte from it.
         let Peer { user, process: node_process } = peer(stream.as_fd()).map_err(io_fail)?;

@@ -105,6 +105,7 @@ for _command in (
 
 def main() -> None:
     """Runs the command line of this process."""
+    _fill_standard_descriptors()
     warnings.showwarning = _warn
     try:
         code = hoplite.main(prog_name="hoplite", complete_var=completion.VARIABLE, standalone_mode=False)
@@ -128,6 +129,18 @@ def main() -> None:
         _drop_output()
         code = fail(Failure(f"the output can't be written: {error.strerror}", "write it to a device with free space"))
     sys.exit(code)
+
+
+def _fill_standard_descriptors() -> None:
+    """Opens the null device for closed descriptors 0, 1 and 2, before a file or socket gets one of these numbers."""
+    for descriptor, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            # The lower ones are open, so this gets the number.
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+            # Python has no stream for a descriptor that was closed at its start.
+            setattr(sys, name, open(descriptor, mode, closefd=False))  # noqa: SIM115 - for the whole process
 
 
 def _drop_output() -> None:
