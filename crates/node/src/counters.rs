@@ -51,6 +51,8 @@ counters! {
     serves,
     /// Transfers that this node aborted because the peer sent or accepted too little.
     transfers_slow,
+    /// Payload connections that were closed because they had been idle and then brought no reply.
+    connections_silent,
     /// Requests for a copy that was not here.
     refusals,
     /// Blocks whose bytes did not match their checksum.

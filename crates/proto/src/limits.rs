@@ -126,6 +126,17 @@ pub const STRAY_NS: u64 = 10 * 1_000_000_000;
 /// Received blocks stay, and the rest is requested again.
 pub const PROGRESS_WINDOW_NS: u64 = 30 * 1_000_000_000;
 
+/// Time for the first bytes of a reply on a payload connection that was idle. A firewall or load balancer may have
+/// forgotten it: without a reply, the request is sent once more, on a new connection.
+pub const IDLE_REPLY_TIMEOUT_NS: u64 = 1_000_000_000;
+
+/// A sender that can't reply at once reports after this time that it waits, well within [`IDLE_REPLY_TIMEOUT_NS`].
+pub const FIRST_WAIT_NS: u64 = IDLE_REPLY_TIMEOUT_NS / 5;
+
+/// Payload connections that were idle for longer are not used again. Firewalls, load balancers and address translators
+/// keep an idle connection for at least a minute, most of them for five or more.
+pub const IDLE_CONNECTION_MAX_NS: u64 = 30 * 1_000_000_000;
+
 /// Bytes that a transfer must move within [`PROGRESS_WINDOW_NS`]: 8.7 KB/s.
 ///
 /// A host with a hundredth of 1 Gbit/s serves 140 transfers at that rate.

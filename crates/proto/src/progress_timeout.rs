@@ -7,7 +7,10 @@
 //!
 //! Counts bytes and times of one transfer. It does not depend on the object or on the other node.
 
-use crate::{limits::PROGRESS_BYTES_MIN, time::Instant};
+use crate::{
+    limits::{FIRST_WAIT_NS, PROGRESS_BYTES_MIN},
+    time::Instant,
+};
 
 /// Number of `Waits` per turn. More than one, so that a busy host may be late with some of them.
 const SAID_IN_A_TURN: u64 = 6;
@@ -67,9 +70,10 @@ pub struct SourceWait {
 }
 
 impl SourceWait {
-    /// A transfer that begins now.
+    /// A transfer that begins now. Its first `Waits` comes early, because the receiver does not know yet whether the
+    /// request has arrived.
     pub const fn new(window_ns: u64) -> Self {
-        Self { window_ns, ns: 0 }
+        Self { window_ns, ns: (window_ns / SAID_IN_A_TURN).saturating_sub(FIRST_WAIT_NS) }
     }
 
     /// Time left to wait before the next `Waits`.
@@ -91,7 +95,7 @@ impl SourceWait {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limits::{BLOCK_BYTES, PROGRESS_WINDOW_NS};
+    use crate::limits::{BLOCK_BYTES, IDLE_REPLY_TIMEOUT_NS, PROGRESS_WINDOW_NS};
 
     const SECOND: u64 = 1_000_000_000;
 
@@ -143,6 +147,14 @@ mod tests {
             assert!(now < timeout.deadline());
             assert!(waited.waited(waited.remaining_ns()) && timeout.source_waits(now));
         }
+    }
+
+    #[test]
+    fn first_wait_is_reported_within_the_timeout_of_an_idle_connection() {
+        let mut waited = SourceWait::new(PROGRESS_WINDOW_NS);
+        assert!(waited.remaining_ns() <= IDLE_REPLY_TIMEOUT_NS / 5);
+        assert!(waited.waited(waited.remaining_ns()));
+        assert_eq!(waited.remaining_ns(), PROGRESS_WINDOW_NS / SAID_IN_A_TURN);
     }
 
     #[test]

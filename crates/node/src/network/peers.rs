@@ -9,12 +9,12 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use hoplite_proto::{
     id::NodeId,
-    limits::CONTROL_BYTES_MAX,
+    limits::{CONTROL_BYTES_MAX, IDLE_CONNECTION_MAX_NS},
     members::Member,
     message::Message,
     wire::{FrameKind, HEADER_BYTES, MacBytes},
@@ -44,7 +44,8 @@ use crate::{
 #[derive(Debug, Default)]
 pub(crate) struct Peers {
     all: Mutex<HashMap<NodeId, Peer>>,
-    idle: Mutex<HashMap<NodeId, Vec<Channel>>>,
+    /// Each with the time since when it is idle, the oldest first.
+    idle: Mutex<HashMap<NodeId, Vec<(Instant, Channel)>>>,
     /// Sessions with nodes that admitted this one, and with nodes that this one admitted: they spare payload
     /// connections a handshake.
     outgoing_sessions: Mutex<HashMap<NodeId, SharedSecret>>,
@@ -75,7 +76,10 @@ const LATE: Duration = Duration::from_millis(20);
 
 /// Idle payload connections kept for each peer; others are closed. One node seldom sends more large objects to another
 /// at once. A new connection costs a round trip; a kept one costs both sides a descriptor and encryption buffers.
-const IDLE_MAX: usize = 8;
+const IDLE_COUNT_MAX: usize = 8;
+
+/// How long they are kept at most.
+pub(crate) const IDLE_MAX: Duration = Duration::from_nanos(IDLE_CONNECTION_MAX_NS);
 
 impl Peer {
     /// Whether there is a direct connection to it.
@@ -217,7 +221,7 @@ impl Peers {
         if let Some(peer) = lock(&self.all).get_mut(&node) {
             peer.via = via;
         }
-        lock(&self.idle).remove(&node);
+        self.close_idle(node);
     }
 
     /// The relay through which a member is reached, if not directly.
@@ -261,9 +265,20 @@ impl Peers {
         Ok((peer.member.address, helper.transpose()?.map(|helper| helper.member)))
     }
 
-    /// Takes an idle payload connection to a member.
+    /// Takes an idle payload connection to a member: the one last used. Closes all if even that is too old.
     pub(crate) fn take_idle(&self, node: NodeId) -> Option<Channel> {
-        lock(&self.idle).get_mut(&node)?.pop()
+        let mut idle = lock(&self.idle);
+        let (since, channel) = idle.get_mut(&node)?.pop()?;
+        if since.elapsed() <= IDLE_MAX {
+            return Some(channel);
+        }
+        idle.remove(&node);
+        None
+    }
+
+    /// Closes the idle payload connections to a member.
+    pub(crate) fn close_idle(&self, node: NodeId) {
+        lock(&self.idle).remove(&node);
     }
 
     /// The session with a member that admitted this node.
@@ -291,8 +306,8 @@ impl Peers {
         }
         let mut idle = lock(&self.idle);
         let channels = idle.entry(node).or_default();
-        if channels.len() < IDLE_MAX {
-            channels.push(channel);
+        if channels.len() < IDLE_COUNT_MAX {
+            channels.push((Instant::now(), channel));
         }
     }
 

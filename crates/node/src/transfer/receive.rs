@@ -172,9 +172,8 @@ async fn receive_copy(
                 timeout.expect("sent", arrivals.next(&channel.stream, &mut places)).await?;
             let mut headers = match arrived {
                 Arrived::Frames(headers) => headers,
-                Arrived::KeepAlive(mut header) => {
-                    channel.open.open(&mut header, &mut [])?;
-                    timeout.receive_keep_alive()?;
+                Arrived::KeepAlive(header) => {
+                    keep_alive(&mut channel, &mut timeout, header)?;
                     continue;
                 }
                 Arrived::Other(header, body) => {
@@ -258,6 +257,7 @@ pub(crate) async fn partial(
         () = transfers.network.peers.gone(child) => Err(LinkError::Failed),
     };
     if let Err(error) = received {
+        transfers.note_slow(child, &error);
         let said = format!("the stream of position {} at node {child}: {error}", key.position);
         let _ = window.send(Err(said)).await;
     }
@@ -276,6 +276,7 @@ async fn receive_partial(
     let mut receiving = None;
     let (mut channel, transfer) = ask(transfers, child, what, WINDOW_BYTES, frame).await?;
     let mut arrivals = Arrivals::default();
+    let mut timeout = TransferTimeout::new(&transfers.events);
     let (mut at, mut asked, mut ungranted) = (part.start, part.start, 0);
     // Memory for frames that are not complete.
     let mut waiting: VecDeque<Piece> = VecDeque::new();
@@ -287,10 +288,12 @@ async fn receive_partial(
             asked += length;
         }
         let mut places: Vec<&mut [u8]> = waiting.iter_mut().map(|piece| &mut **piece).collect();
-        let headers = match arrivals.next(&channel.stream, &mut places).await? {
+        let arrived = timeout.expect("sent", arrivals.next(&channel.stream, &mut places)).await?;
+        let headers = match arrived {
             Arrived::Frames(headers) => headers,
             Arrived::KeepAlive(header) => {
-                return Err(WireError::Unexpected(header.kind.to_string()).into());
+                keep_alive(&mut channel, &mut timeout, header)?;
+                continue;
             }
             Arrived::Other(header, body) => {
                 let _ = ended(&mut channel, transfer, header, &places[0][..body]).await?;
@@ -324,8 +327,16 @@ async fn receive_partial(
         }
         // Let the fold run before more is read.
         tokio::task::yield_now().await;
+        // The fold may have waited for other children before it took these frames.
+        timeout.restart();
     }
-    let header = next(&mut channel.stream).await?;
+    let header = loop {
+        let header = timeout.expect("sent", next(&mut channel.stream)).await?;
+        if header.kind != FrameKind::KeepAlive {
+            break header;
+        }
+        keep_alive(&mut channel, &mut timeout, header)?;
+    };
     if matches!(ended(&mut channel, transfer, header, &[]).await?, End::Complete) {
         transfers.network.peers.keep_idle(child, channel);
     }
@@ -350,6 +361,16 @@ async fn ask(
 async fn next(stream: &mut TcpStream) -> Result<Header, LinkError> {
     let header = channel::read_header(stream).await?;
     Ok(header.ok_or_else(|| io::Error::from(io::ErrorKind::UnexpectedEof))?)
+}
+
+/// Handles a report of the sender that it waits.
+fn keep_alive(
+    channel: &mut Channel,
+    timeout: &mut TransferTimeout,
+    mut header: Header,
+) -> Result<(), LinkError> {
+    channel.open.open(&mut header, &mut [])?;
+    Ok(timeout.receive_keep_alive()?)
 }
 
 /// Reads the result of a transfer, from a frame with `begun` bytes of its body already read.

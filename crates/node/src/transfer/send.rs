@@ -41,7 +41,7 @@ use crate::{
     engine::task::Task,
     error::LinkError,
     frame, mutants,
-    network::{certificates::PeerCertificate, connection_limit::ConnectionPermit},
+    network::{certificates::PeerCertificate, connection_limit::ConnectionPermit, peers::IDLE_MAX},
     sealing::{Open, Seal},
     store::StoredCopy,
 };
@@ -157,7 +157,9 @@ async fn serve(
         of_hearer.close();
         result
     }));
-    while let Some((transfer, fetch)) = asked.recv().await {
+    // The other end uses no connection again that was idle for half of this time. It may have closed this one through a
+    // firewall that had forgotten it.
+    while let Ok(Some((transfer, fetch))) = tokio::time::timeout(2 * IDLE_MAX, asked.recv()).await {
         serve_request(transfers, &mut writer, &credit, transfer, fetch).await?;
         congestion::suit_path(writer.stream.as_ref());
     }
@@ -297,8 +299,9 @@ async fn wait<T>(
     loop {
         let (result, is_word_due) = tokio::select! {
             biased;
-            waited = timeout.wait(&mut what) => waited,
+            // First: what is taken for a receiver that is gone would be lost for its next connection.
             () = credit.closed() => return Err(broken()),
+            waited = timeout.wait(&mut what) => waited,
         };
         if is_word_due {
             let word = frame::bare(FrameKind::KeepAlive, transfer, 0);
@@ -391,20 +394,28 @@ async fn send_partial(
     key: FoldKey,
     frame: u64,
 ) -> Result<Option<Unavailable>, LinkError> {
-    let frames = tokio::select! {
-        frames = transfers.streams.take(key) => frames,
-        () = credit.closed() => None,
-    };
+    let mut timeout = TransferTimeout::new(&transfers.events);
+    let frames = transfers.streams.take(key);
+    let frames = wait(&mut timeout, writer, credit, transfer, frames).await?;
     let Some(mut frames) = frames else { return Ok(Some(Unavailable::Stopped)) };
     let _sending = transfers.streams.sending();
+    let mut has_begun = false;
     // At most half of the window: the other half is granted again while this one is in flight.
     let most = ((WINDOW_BYTES / 2 / frame) as usize).clamp(1, blocks::FRAMES_AT_ONCE);
     let mut batch = Vec::with_capacity(most);
     loop {
         batch.clear();
         let most = if transfers.streams.is_short() { 1 } else { most };
-        if frames.recv_many(&mut batch, most).await == 0 {
-            return Ok(Some(Unavailable::Stopped));
+        let received = frames.recv_many(&mut batch, most);
+        match wait(&mut timeout, writer, credit, transfer, received).await {
+            Ok(0) => return Ok(Some(Unavailable::Stopped)),
+            Ok(_) => has_begun = true,
+            Err(error) => {
+                if !has_begun {
+                    transfers.streams.put_back(key, frames);
+                }
+                return Err(error);
+            }
         }
         let pieces = batch.iter().filter_map(|frame| match frame {
             Frame::Bytes { offset, bytes } => Some((*offset, &**bytes)),

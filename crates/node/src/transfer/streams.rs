@@ -208,6 +208,15 @@ impl Streams {
         self.arrived.notify_waiters();
     }
 
+    /// Stores a stream again from which nothing was sent: its parent has closed that connection, and may request it on
+    /// another.
+    pub(crate) fn put_back(&self, key: FoldKey, stream: mpsc::Receiver<Frame>) {
+        // The fold of a closed stream has ended, and nothing would remove it.
+        if !stream.is_closed() {
+            self.put(key, stream);
+        }
+    }
+
     /// Drops the stream of a position.
     pub(crate) fn forget(&self, key: FoldKey) {
         lock(&self.ready).remove(&key);

@@ -51,6 +51,11 @@ impl TransferTimeout {
         self.timeout.moved(self.events.now(), bytes);
     }
 
+    /// Begins a new turn: this end was the cause of the lack of progress.
+    pub(super) fn restart(&mut self) {
+        self.timeout.restart(self.events.now());
+    }
+
     /// Handles a report of the sender that it waits.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
 //! Tests of the receiving end of one connection; the test is the sender.
 
-use hoplite_proto::id::ReduceId;
+use hoplite_proto::{id::ReduceId, limits::IDLE_REPLY_TIMEOUT_NS};
 use tokio::time::timeout;
 
 use super::*;
@@ -10,6 +10,7 @@ use crate::{
         blocks::Of,
         streams::Streams,
         tests::{INSTANCE, PEER, SOON, Scene, block, channels, fill},
+        timeout::TURN,
     },
 };
 
@@ -67,6 +68,10 @@ impl Sender {
         channel::read_body(stream, open, &mut header).await.unwrap();
         assert_eq!((header.kind, header.transfer), (FrameKind::Credit, self.transfer));
         header.offset
+    }
+
+    async fn waits(&mut self) {
+        self.channel.send(frame::bare(FrameKind::KeepAlive, self.transfer, 0)).await.unwrap();
     }
 
     async fn unavailable(&mut self, why: Unavailable) {
@@ -214,6 +219,22 @@ async fn replaced_transfer_reports_nothing() {
     assert_eq!(scene.transfers.counters.values().fetches_failed, 0);
 }
 
+/// Goal: a node that is late on a connection that was idle, and can't be reached on another, is not given up. Method:
+/// the address of the peer refuses connections.
+#[tokio::test]
+async fn late_reply_is_received_if_no_new_connection_can_be_opened() {
+    let mut scene = Scene::new();
+    let _held = scene.memory(1);
+    let far = Sender::of(&scene).await;
+    begin(&scene, None);
+    let mut late = Sender::asked(far).await;
+    tokio::time::sleep(2 * Duration::from_nanos(IDLE_REPLY_TIMEOUT_NS)).await;
+    late.send(0, 0..1, false).await;
+    late.end().await;
+    assert_eq!(ended(&mut scene).await, Event::Fetched { instance: INSTANCE });
+    assert_eq!(scene.transfers.counters.values().connections_silent, 0);
+}
+
 /// Receives a child's stream of three blocks, of which the test sends `blocks`; returns what the fold gets.
 async fn stream(blocks: u64, is_whole: bool) -> (Vec<Vec<u8>>, Option<String>, u64) {
     let scene = Scene::new();
@@ -249,6 +270,31 @@ async fn stream_arrives_in_order_and_ends_with_its_error() {
     assert_eq!(came, all[..2]);
     let why = why.unwrap();
     assert!(why.contains("position 3") && why.contains("byte 32768 of 49152"), "{why}");
+}
+
+/// Goal: a stream ends with an error if its connection stays open and brings nothing, but not while its sender reports
+/// that it waits.
+#[tokio::test]
+async fn stream_without_frames_ends_unless_its_sender_waits() {
+    let scene = Scene::new();
+    let key =
+        FoldKey { reduce: ReduceId { node: PEER, serial: 1 }, epoch: 0, segment: 0, position: 3 };
+    let far = Sender::of(&scene).await;
+    let (window, mut pieces) = mpsc::channel(8);
+    let receiving = partial(scene.transfers.clone(), PEER, key, 0..3 * BLOCK, BLOCK, window);
+    let receiving = tokio::spawn(receiving);
+    let mut sender = Sender::asked(far).await;
+    // Longer than a turn, in all.
+    for _ in 0..8 {
+        sender.waits().await;
+        tokio::time::sleep(TURN / 5).await;
+    }
+    sender.send(0, 0..1, false).await;
+    assert_eq!(*timeout(SOON, pieces.recv()).await.unwrap().unwrap().unwrap(), *block(0));
+    let error = timeout(SOON, pieces.recv()).await.unwrap().unwrap().unwrap_err();
+    assert!(error.contains("position 3") && error.contains("sent"), "{error}");
+    timeout(SOON, receiving).await.unwrap().unwrap();
+    assert_eq!(scene.transfers.counters.values().transfers_slow, 1);
 }
 
 #[tokio::test]

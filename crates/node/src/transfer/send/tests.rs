@@ -244,6 +244,30 @@ async fn stream_is_sent_to_its_end_or_reported_as_stopped() {
     assert_eq!(scene.transfers.counters.values().bytes_partial, 4 * BLOCK_BYTES);
 }
 
+/// Goal: a parent whose connection to a busy node was replaced gets the stream on the next one.
+#[tokio::test]
+async fn stream_of_which_nothing_was_sent_goes_to_the_next_connection() {
+    let scene = Scene::new();
+    let streams = &scene.transfers.streams;
+    let key =
+        FoldKey { reduce: ReduceId { node: PEER, serial: 1 }, epoch: 0, segment: 0, position: 0 };
+    let (window, frames) = mpsc::channel(1);
+    streams.put(key, frames);
+    let mut first = Receiver::of(&scene).await;
+    first.fetch(1, FetchTarget::Partial(key), WINDOW_BYTES, BLOCK_BYTES).await;
+    // The fold has no frame yet: the receiver is notified that the request arrived.
+    assert_eq!(next(&mut first.channel).await, Some((FrameKind::KeepAlive, Vec::new())));
+    drop(first);
+    let mut second = Receiver::of(&scene).await;
+    second.fetch(2, FetchTarget::Partial(key), WINDOW_BYTES, BLOCK_BYTES).await;
+    let mut bytes = streams.piece(BLOCK_BYTES as usize);
+    bytes.fill(0);
+    window.send(Frame::Bytes { offset: 0, bytes }).await.unwrap();
+    window.send(Frame::End).await.unwrap();
+    second.expect_blocks(0..1).await;
+    second.expect_end().await;
+}
+
 #[tokio::test]
 async fn batch_is_the_contiguous_ready_frames() {
     let scene = Scene::new();
