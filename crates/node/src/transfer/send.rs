@@ -2,8 +2,8 @@
 //!
 //! One task reads requests and credit, one writes. Nothing is sent beyond the credit. Each connection carries one
 //! transfer at a time, so a stalled receiver delays no other. If a receiver accepts nothing of a copy for a while, the
-//! transfer is aborted, so that it does not keep the copy forever. While the copy itself does not grow, the receiver is
-//! notified that the sender waits.
+//! transfer is aborted, so that it does not keep the copy forever. While the copy itself does not grow, or the fold
+//! makes no frame, the receiver is notified that the sender waits.
 
 use std::{
     ops::Range,
