@@ -21,6 +21,7 @@
 mod accounts;
 #[cfg(test)]
 mod bounds_tests;
+mod compare;
 mod context;
 mod copies;
 mod deletion;

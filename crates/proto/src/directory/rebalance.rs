@@ -8,7 +8,7 @@
 //!
 //! Slow is relative: less than a third of the rate of another branch of the same broadcast. While only one branch has
 //! reported, it is less than a third of the rate at which the receiver usually receives. If that is unknown, another
-//! receiver is compared with it ([`super::probe`]). A transfer that shares a link
+//! receiver is compared with it ([`super::compare`]). A transfer that shares a link
 //! is judged by its fair rate ([`crate::rate::Rate::fair`]), because a shared link proves nothing about a host. A copy
 //! that a client fills or a reduce makes grows at the pace of its maker, so reports of its receivers prove nothing
 //! about nodes.
