@@ -15,7 +15,7 @@ const IDLE_REPLY_TIMEOUT: Duration = Duration::from_nanos(IDLE_REPLY_TIMEOUT_NS)
 /// Sends a request to a node on an idle or new payload connection. `first` is the request, an unencrypted frame.
 ///
 /// A firewall may have forgotten an idle connection, and still acknowledge what is sent on it. If the reply on it does
-/// not begin in time, the request is sent once more on a new connection, and the one that replies first is used. If no
+/// not begin in time, the request is sent once more on a new connection, and the first reply is used. If no
 /// new one can be opened, the node itself is unresponsive or unreachable, and the caller waits on the idle one.
 ///
 /// # Errors

@@ -1,6 +1,6 @@
 //! Counts of copies by state, kept as copies change. Does not know which copies there are.
 
-use super::{Copy, Residency, State};
+use super::copy::{Copy, Residency, State};
 
 /// The states of a copy, as clients see them.
 const STATES: [&str; 6] = ["filling", "flowing", "folding", "complete", "spilled", "returning"];
