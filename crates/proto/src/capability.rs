@@ -244,6 +244,9 @@ impl Capability {
             }
             Request::Replicate { id, .. } => RequiredRights::of(Verb::Put, [id]),
             Request::Reserve { name: None } => RequiredRights::of(Verb::Put, []),
+            Request::Slots { .. } => {
+                RequiredRights { what: "slots", ..RequiredRights::of(Verb::Put, []) }
+            }
             Request::Reserve { name: Some(name) } => {
                 RequiredRights::of_text(Verb::Put, name.as_str())
             }
@@ -310,6 +313,8 @@ impl Capability {
             (names.first(), format!("get one with {verb} (hoplite token grant)"))
         } else if matches!(body, Request::Inspect { .. }) && !self.prefix.is_empty() {
             (None, "get one for every object, or use a client without one".into())
+        } else if matches!(body, Request::Slots { .. }) && !self.prefix.is_empty() {
+            (None, format!("agree on names that begin with {}", Quoted(&self.prefix)))
         } else if let Some(name) = names.iter().find(is_outside) {
             (Some(name), format!("use names that begin with {}", Quoted(&self.prefix)))
         } else {
@@ -352,6 +357,7 @@ impl Capability {
             Ok(
                 same @ (Reply::Put { .. }
                 | Reply::Reserved { .. }
+                | Reply::Slots { .. }
                 | Reply::Created { .. }
                 | Reply::Got { .. }
                 | Reply::Growing { .. }

@@ -83,7 +83,7 @@ pub enum ObjectId {
     Minted {
         /// The node that generated the id.
         node: NodeId,
-        /// Counter of that node.
+        /// Counter of that node. The highest bit marks a slot, which any client may fill.
         serial: u64,
     },
     /// A name chosen by a user.
@@ -110,7 +110,20 @@ impl PartialOrd for ObjectId {
     }
 }
 
+/// Marks the serial number of a slot.
+const SLOT: u64 = 1 << 63;
+
 impl ObjectId {
+    /// The slot with this serial number of a node.
+    pub const fn slot(node: NodeId, serial: u64) -> Self {
+        Self::Minted { node, serial: serial | SLOT }
+    }
+
+    /// Whether any client may put the object, once: the node that generated the id only has its directory entry.
+    pub const fn is_slot(&self) -> bool {
+        matches!(self, Self::Minted { serial, .. } if *serial & SLOT != 0)
+    }
+
     /// The hash that selects the owners of the object. Names hash by the text before their last `/`, so that all names
     /// of a prefix have the same owners.
     pub fn owner_hash(&self) -> u64 {

@@ -82,6 +82,9 @@ pub const FRAMES_BYTES: u64 = 64 * 1024 * 1024;
 /// Maximum number of inputs of one reduce.
 pub const REDUCE_INPUTS_MAX: usize = 65_536;
 
+/// Maximum number of slots of one request.
+pub const SLOTS_MAX: usize = 65_536;
+
 /// Maximum number of objects of one wait. Each needs a message and an entry at its owner.
 pub const WAIT_OBJECTS_MAX: usize = 65_536;
 

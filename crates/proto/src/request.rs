@@ -24,7 +24,7 @@ use crate::{
 pub enum Request {
     /// Store an inline object.
     Put {
-        /// A name, an id reserved by this client, or `None` for a new id.
+        /// A name, an id reserved by this client, a slot, or `None` for a new id.
         id: Option<ObjectId>,
         /// Its metadata.
         meta: Meta,
@@ -53,6 +53,12 @@ pub enum Request {
     Reserve {
         /// A name that no object has, or `None` for a new id.
         name: Option<Name>,
+    },
+    /// Generate ids that any client of the cluster may put, each once. Their directory entries are on this node. The
+    /// unfilled ones end with this client.
+    Slots {
+        /// Number of slots, at most [`crate::limits::SLOTS_MAX`].
+        count: u32,
     },
     /// Give up all reservations of this client whose objects do not exist. No reply.
     CancelReservations,
@@ -244,6 +250,11 @@ pub enum Reply {
     Reserved {
         /// The id; other clients can wait for it from now on.
         id: ObjectId,
+    },
+    /// The slots are ready. Any client can fill each once.
+    Slots {
+        /// Their ids, as many as requested.
+        ids: Vec<ObjectId>,
     },
     /// Space is allocated.
     Created {

@@ -106,9 +106,10 @@ impl Message {
     }
 }
 
-/// Whether an object can have this instance: only the node that generated an id creates its bytes.
+/// Whether an object can have this instance: only the node that generated an id creates its bytes, except those of a
+/// slot.
 fn can_be(id: &ObjectId, instance: Instance) -> bool {
-    id.minter().is_none_or(|minter| minter == instance.node)
+    id.is_slot() || id.minter().is_none_or(|minter| minter == instance.node)
 }
 
 impl Announce {

@@ -19,6 +19,7 @@ use crate::{
     id::{Instance, NodeId, ObjectId},
     lifetime::Terms,
     limits::{ENTRIES_MAX, PARKED_MAX, SHARE_OF_ONE, limit_name},
+    members::Members,
     message::{Announce, Message, Progress},
     mutants::{self, Mutant},
     time::Instant,
@@ -38,10 +39,14 @@ impl Directory {
         let owners = members.owners(id);
         let (is_owner, is_primary_owner) =
             (owners.contains(members.me()), owners.primary == members.me());
+        if let Some(reply) = self.refuse_fill(announce, context) {
+            context.outbox.push((from, reply));
+            return true;
+        }
         let entry = self.entries.open(id);
         entry.free_if_lost(instance);
         // A claim is for another object than the reserved one, even if the same node reserved the name.
-        if let Some(reserved) = entry.reserved.as_ref().filter(|_| *claim) {
+        if let Some(reserved) = entry.reserved.as_ref().filter(|_| *claim && !id.is_slot()) {
             context.outbox.push((from, announce.claimed(Some(reserved.instance.node))));
             return true;
         }
@@ -61,7 +66,7 @@ impl Directory {
         entry.reuse(context, id);
         let is_other = |reserved: &mut Box<Reserved>| {
             let Instance { node, serial } = reserved.instance;
-            node != instance.node || serial > instance.serial
+            !id.is_slot() && (node != instance.node || serial > instance.serial)
         };
         if let Some(reserved) = entry.reserved.take_if(is_other).map(|other| other.instance) {
             // Two owners that did not know of each other granted the name: the object that already exists keeps it.
@@ -86,7 +91,7 @@ impl Directory {
         }
         entry.lost.take_if(|lost| lost.0 == *instance);
         let was_lost = entry.is_lost();
-        if !entry.yields_name(from, announce, context.outbox) {
+        if !entry.yields_name(from, announce, members, context.outbox) {
             return true;
         }
         if is_owner {
@@ -145,6 +150,10 @@ impl Directory {
         // The object that the name was reserved for is complete. Only its maker's copy counts: a reader may hold a
         // complete copy from an aborted attempt.
         let is_made = announce.progress.is_complete() && from == instance.node;
+        if let Some(slot) = entry.reserved.take_if(|_| is_complete && id.is_slot()) {
+            let (id, instance, taken_by) = (id.clone(), slot.instance, Some(from));
+            context.outbox.push((members.me(), Message::Claimed { id, instance, taken_by }));
+        }
         entry.reserved.take_if(|reserved| is_made && reserved.instance.node == from);
         entry.check_orphan(now, id, members, &mut self.alarms);
         // The steps below look the entry up again; few objects need them.
@@ -164,6 +173,37 @@ impl Directory {
             self.store_bytes(id, *instance, from, has_room, context.outbox);
         }
         is_awaited
+    }
+
+    /// The reply to the put of a slot that takes no object any more. While it is open, an object that can't be completed
+    /// gives way.
+    fn refuse_fill(&mut self, announce: &Announce, context: &mut Context<'_>) -> Option<Message> {
+        let Announce { id, instance, claim, .. } = announce;
+        if !*claim || !id.is_slot() {
+            return None;
+        }
+        let ended = || {
+            let detail =
+                "it was filled and its object is lost, or the client that made the slot has ended"
+                    .into();
+            announce.refused(Some(Error::ObjectLost { id: id.clone(), detail }))
+        };
+        let Some(entry) = self.entries.get_mut(id) else { return Some(ended()) };
+        let is_repeated = entry.live.as_ref().is_some_and(|live| live.instance == *instance);
+        if is_repeated || entry.is_over(context.now, instance) {
+            return None;
+        }
+        if entry.reserved.is_some() {
+            if let Some(lost) = entry.live.take_if(|live| !live.is_fed()) {
+                lost.drop_copies(id, None, context.outbox);
+            }
+            return None;
+        }
+        Some(match (&entry.tombstone, &entry.live) {
+            (Some(tombstone), _) => announce.refused(Some(tombstone.error(id))),
+            (None, Some(live)) => announce.claimed(Some(live.instance.node)),
+            (None, None) => ended(),
+        })
     }
 
     /// Drops or requests the bytes of a small object, after waiting nodes have received them. Without capacity the
@@ -201,8 +241,8 @@ impl Directory {
             let is_its = |reserved: &mut Box<Reserved>| reserved.instance == instance;
             entry.reserved.take_if(|reserved| is_its(reserved) && instance.node == from);
             let mut live = entry.live.as_mut().filter(|live| live.instance == instance);
-            if let Some(live) = live.as_mut().filter(|_| instance.node == from) {
-                // Its maker gave it up before its name was confirmed.
+            if let Some(live) = live.as_mut().filter(|_| instance.node == from && !id.is_slot()) {
+                // Its maker gave it up before its name was confirmed. A slot is filled.
                 live.inline = None;
             }
             if live.is_some_and(|live| live.remove_holder(from)) {
@@ -326,9 +366,19 @@ impl Entry {
 
     /// Whether the announced instance has the name, or takes it from another instance, whose holders then drop or
     /// confirm it.
-    fn yields_name(&mut self, from: NodeId, announce: &Announce, outbox: &mut Outbox) -> bool {
+    fn yields_name(
+        &mut self,
+        from: NodeId,
+        announce: &Announce,
+        members: &Members,
+        outbox: &mut Outbox,
+    ) -> bool {
         let Announce { id, instance, primary, claim, .. } = announce;
-        let (is_lost, is_doubtful) = (self.is_lost(), self.is_doubtful());
+        // The node of a slot decides which object fills it.
+        let minter = id.minter().filter(|minter| id.is_slot() && members.contains(*minter));
+        let is_first = minter == Some(members.me());
+        let is_doubtful = self.is_doubtful() || minter.is_some() && !is_first;
+        let is_lost = self.is_lost();
         let is_other = |live: &mut Live| live.instance != *instance;
         let Some(other) = self.live.take_if(is_other) else { return true };
         // A later epoch of the same maker replaces its earlier ones. If two objects were put under one name while
@@ -337,6 +387,8 @@ impl Entry {
             // The maker's latest announcement counts: the former owner may have granted the name to the instance with
             // the lower serial.
             other.instance.serial < instance.serial || from == instance.node && !*claim
+        } else if minter.is_some() {
+            is_first && is_lost
         } else {
             // A pinned copy wins over cached copies without one: the other owner may know of none of those.
             is_lost || *primary && (*instance < other.instance || !other.has_primary())

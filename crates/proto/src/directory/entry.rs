@@ -45,7 +45,7 @@ pub(super) struct Entry {
     pub(super) changes_seen: u32,
 }
 
-/// A name that is reserved for an object of a client, or for the result of a reduce.
+/// A name that is reserved for an object of a client, or for the result of a reduce; or a slot that is not filled.
 #[derive(Debug)]
 pub(super) struct Reserved {
     /// Identifies the reservation.
@@ -309,6 +309,10 @@ impl Entry {
         alarms: &mut BTreeSet<(Instant, ObjectId)>,
     ) {
         let can_come = match id.minter() {
+            // Any node can fill a slot while it is reserved, and none after that.
+            Some(minter) if id.is_slot() && minter == members.me() => {
+                self.live.is_none() || self.reserved.is_some()
+            }
             // While the minter is a member it has the object, makes it, or reports that it cannot: a reduce may
             // restart.
             Some(minter) => {

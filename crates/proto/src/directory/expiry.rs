@@ -100,10 +100,14 @@ impl Directory {
                 }
                 return;
             }
-            if let Some(reserved) = entry.reserved.take()
+            let reserved = entry.reserved.take().map(|reserved| reserved.lost_detail());
+            // A slot takes no second object.
+            let is_spent = id.is_slot() && id.minter() == Some(members.me());
+            let of_slot = || is_spent.then(|| "no remaining node has a complete copy".into());
+            if let Some(detail) = reserved.or_else(of_slot)
                 && entry.live.is_none()
             {
-                let error = Error::ObjectLost { id: id.clone(), detail: reserved.lost_detail() };
+                let error = Error::ObjectLost { id: id.clone(), detail };
                 if let Some(lost) = &lost {
                     lost.drop_partial_copies(id, &error, context.outbox);
                 }

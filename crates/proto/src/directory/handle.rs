@@ -108,8 +108,12 @@ impl Directory {
                 let is_over = |entry: &Entry| reserved.is_some_and(|it| entry.is_over(now, &it));
                 // The name may belong to another object by now.
                 let maker = entry.and_then(|entry| entry.maker());
+                let is_its =
+                    |entry: &Entry| entry.reserved.as_ref().map(|it| it.instance) == *reserved;
                 if entry.is_some_and(is_over) {
                     // The name was deleted meanwhile, and is free.
+                } else if id.is_slot() && !entry.is_some_and(is_its) {
+                    // The slot is filled, or was deleted.
                 } else if id.minter().is_some() || maker.is_none_or(|maker| maker == from) {
                     self.bury(context, id, error.clone(), Vec::new());
                     self.forward_to_owners(id, context);

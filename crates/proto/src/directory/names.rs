@@ -123,6 +123,23 @@ impl Directory {
         )
     }
 
+    /// Opens a slot of a client of this node: any client may put its object, once.
+    pub fn open_slot(
+        &mut self,
+        id: &ObjectId,
+        instance: Instance,
+        members: &Members,
+    ) -> Result<(), Error> {
+        let me = members.me();
+        let Some(charge) = self.accounts.open(me) else {
+            self.limited.push((me, limit_name!(ENTRIES_MAX)));
+            return Err(too_many(me, 0));
+        };
+        let reserved = Reserved::new(instance, members, Some(charge));
+        self.entries.open(id).reserved = Some(Box::new(reserved));
+        Ok(())
+    }
+
     /// Reserves a name for an object of a client, or for the result of a reduce: no other client can put it until the
     /// object exists or the reservation has ended.
     pub(super) fn reserve(

@@ -7,7 +7,8 @@
 //!                                                          object of another node: its node forgets it
 //! ```
 //! This node owns the ids that it generates. Therefore a get of one waits here, and a small object reaches it in one
-//! message. A name is reserved at its owners, where an instance represents the reservation. They reject the claims of
+//! message. Any client may put a slot, which is such an id: it is reserved at this node's part of the directory until
+//! the object is complete. A name is reserved at its owners, where an instance represents the reservation. They reject the claims of
 //! others, and report to waiting nodes that the client or this node is gone.
 
 use alloc::{collections::BTreeMap, format, string::String, vec::Vec};
@@ -29,7 +30,7 @@ pub(crate) struct ClientReservations {
 #[derive(Clone, Copy, Debug)]
 struct Reservation {
     client: ClientId,
-    /// Represents the reservation at the owners of a name. No object ever has this instance.
+    /// Represents the reservation of a name or slot at its owners. No object ever has this instance.
     instance: Option<Instance>,
     state: State,
 }
@@ -41,6 +42,8 @@ enum State {
     Reserved,
     /// Its client makes the object. Only names are in this state; an id is forgotten instead.
     Used,
+    /// A slot, which any client may fill.
+    Slot,
 }
 
 /// How a client ended that may have reserved objects.
@@ -84,6 +87,12 @@ impl ClientReservations {
 
     fn grant(&mut self, id: ObjectId, client: ClientId) {
         self.all.insert(id, Reservation { client, instance: None, state: State::Reserved });
+    }
+
+    /// Records a slot of a client.
+    pub(crate) fn open_slot(&mut self, id: ObjectId, client: ClientId, instance: Instance) {
+        let (instance, state) = (Some(instance), State::Slot);
+        self.all.insert(id, Reservation { client, instance, state });
     }
 
     /// Requests a name from its owner. Returns false if a client has reserved or requested it here already.
@@ -134,11 +143,11 @@ impl ClientReservations {
     pub(crate) fn ended(&mut self, id: &ObjectId) -> Option<RequestId> {
         match self.all.remove(id)?.state {
             State::Asked(request) => Some(request),
-            State::Reserved | State::Used => None,
+            State::Reserved | State::Used | State::Slot => None,
         }
     }
 
-    /// Whether this instance represents the reservation of a name.
+    /// Whether this instance represents the reservation of a name or slot.
     pub(crate) fn is_of(&self, id: &ObjectId, instance: Instance) -> bool {
         self.all.get(id).is_some_and(|reservation| reservation.instance == Some(instance))
     }
@@ -181,6 +190,9 @@ impl ClientReservations {
         // A client that has reconnected may have ids of the node before.
         if let Some(error) = directory.why_gone(&id).or_else(|| world.members().why_unmade(&id)) {
             return Err(error);
+        }
+        if id.is_slot() {
+            return Ok(id);
         }
         if !self.has(&id, client) {
             let said = format!(
@@ -235,11 +247,17 @@ impl ClientReservations {
                 continue;
             }
             let error = Error::ObjectLost { id: id.clone(), detail: ending.detail(world) };
-            world.send_owners(&id, &Message::Fail { id: id.clone(), error, reserved: instance });
+            let fail = Message::Fail { id: id.clone(), error, reserved: instance };
+            if state == State::Slot {
+                // Only this node knows whether it is filled.
+                world.send(world.me(), fail);
+            } else {
+                world.send_owners(&id, &fail);
+            }
         }
     }
 
-    /// Withdraws a reservation of a name, whose client waits for it no longer or which another node has got.
+    /// Withdraws a reservation of a name or slot, whose client waits for it no longer or which another node has got.
     pub(crate) fn withdraw(&mut self, id: &ObjectId, world: &mut World) -> Option<RequestId> {
         let instance = self.all.get(id)?.instance?;
         world.send_owners(id, &Message::Withdraw { id: id.clone(), instance });
@@ -254,7 +272,7 @@ impl ClientReservations {
     /// Sends confirmed reservations of names to new owners, and repeats unconfirmed ones.
     pub(crate) fn resend(&self, change: &MembershipChange, world: &mut World) {
         for (id, Reservation { instance, state, .. }) in &self.all {
-            let Some(instance) = *instance else { continue };
+            let Some(instance) = instance.filter(|_| !id.is_slot()) else { continue };
             let is_confirmed = !matches!(state, State::Asked(_));
             repeat_reservation(id, instance, is_confirmed, change, world);
         }

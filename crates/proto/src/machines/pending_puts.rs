@@ -12,6 +12,7 @@ use alloc::{
 };
 
 use crate::{
+    error::Error,
     id::{ClientId, Instance, NodeId, ObjectId, RequestId},
     machines::world::World,
     message::{Announce, Message, Progress},
@@ -77,6 +78,12 @@ impl PendingPut {
         Announce { id, instance, meta, primary: true, progress, claim, lifetime }
     }
 
+    /// The owner that may grant its name although the primary owner is unresponsive. Only the node of a slot can grant
+    /// that.
+    fn standby(&self, world: &World) -> Option<NodeId> {
+        world.standby(&self.id).filter(|_| !self.id.is_slot())
+    }
+
     /// Whether owners may have an entry for it.
     pub(crate) fn is_announced(&self) -> bool {
         matches!(self.phase, PutPhase::Name | PutPhase::Filling)
@@ -129,14 +136,24 @@ impl PendingPuts {
         its.map(|(instance, _)| *instance).collect()
     }
 
+    /// The puts that can't succeed, because the node of their slot is gone.
+    pub(crate) fn without_slot(&self, world: &World) -> Vec<(Instance, Error)> {
+        let claimed = self.all.iter().filter(|(_, create)| create.phase == PutPhase::Name);
+        let slots = claimed.filter(|(_, create)| create.id.is_slot());
+        let gone = slots.filter_map(|(instance, create)| {
+            Some((*instance, world.members().why_unmade(&create.id)?))
+        });
+        gone.collect()
+    }
+
     /// The instances that clients may be filling.
     pub(crate) fn filling(&self) -> BTreeSet<Instance> {
         let filling = self.all.iter().filter(|(_, create)| create.phase == PutPhase::Filling);
         filling.map(|(instance, _)| *instance).collect()
     }
 
-    /// Claims the name of an object that has capacity and memory. Returns false if it needs no claim: it has a
-    /// generated id.
+    /// Claims the name or slot of an object that has capacity and memory. Returns false if it needs no claim: it has
+    /// another generated id.
     pub(crate) fn claim_name(
         &mut self,
         instance: Instance,
@@ -147,13 +164,13 @@ impl PendingPuts {
             return true;
         };
         create.phase = PutPhase::Name;
-        if create.id.minter().is_some() {
+        if create.id.minter().is_some() && !create.id.is_slot() {
             return false;
         }
         let owner = world.members().owners(&create.id).primary;
         create.asked = Some(owner);
         let claim = create.claim(instance, copy, world.now());
-        if let Some(backup) = world.standby(&create.id) {
+        if let Some(backup) = create.standby(world) {
             world.send(backup, Message::ClaimAtBackup(claim.clone()));
         }
         world.send(owner, Message::Announce(claim));
@@ -167,7 +184,7 @@ impl PendingPuts {
         let all = self.all.iter().filter(|(_, it)| is_claimed(it) && claimed_there(it));
         for (instance, create) in all {
             if let Some(copy) = table.get(*instance)
-                && let Some(backup) = world.standby(&create.id)
+                && let Some(backup) = create.standby(world)
             {
                 let claim = create.claim(*instance, copy, world.now());
                 world.send(backup, Message::ClaimAtBackup(claim));

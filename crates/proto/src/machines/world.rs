@@ -206,6 +206,10 @@ impl World {
         ObjectId::Minted { node: self.me.id, serial: self.next_serial() }
     }
 
+    pub(crate) const fn mint_slot(&mut self) -> ObjectId {
+        ObjectId::slot(self.me.id, self.next_serial())
+    }
+
     /// Whether an instance names this node as its maker, but this node has not used its number yet.
     pub(crate) fn is_unmade(&self, instance: Instance) -> bool {
         instance.node == self.me() && instance.serial > self.next_serial

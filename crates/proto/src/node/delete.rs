@@ -28,11 +28,12 @@ impl Node {
         instance: Instance,
         error: Option<Error>,
     ) {
-        if let Some(full @ Error::NoMemory { .. }) = &error
+        if let Some(error) = &error
+            && (id.is_slot() || matches!(error, Error::NoMemory { .. }))
             && self.pending_puts.phase(instance) == Some(PutPhase::Name)
         {
-            // The owner of the name has no entry left for this node.
-            return self.fail_put(instance, full.clone());
+            // The owner of the name has no entry left for this node, or the slot has ended.
+            return self.fail_put(instance, error.clone());
         }
         if let Some(error) = &error
             && let Some(key) = self.result_reservations.reduce_of(instance)

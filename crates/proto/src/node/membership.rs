@@ -136,6 +136,7 @@ impl Node {
                 self.world.send(owner, Message::Announce(announce.clone()));
             }
         }
+        self.fail_puts_without_slot();
         self.pending_puts.resend(change.rejoined, self.copies.table(), &mut self.world);
         for id in self.pulls.ids() {
             if change.new_owner(&id, &self.world).is_some() {

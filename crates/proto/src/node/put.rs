@@ -106,6 +106,10 @@ impl Node {
     /// Capacity and memory are reserved for a client to fill. A name that its client has reserved needs no claim.
     pub(super) fn claim_name(&mut self, instance: Instance) {
         let maker = self.pending_puts.maker(instance);
+        let of_slot = maker.map(|(id, _)| id).filter(|id| id.is_slot());
+        if let Some(error) = of_slot.and_then(|id| self.world.members().why_unmade(id)) {
+            return self.fail_put(instance, error);
+        }
         let is_granted =
             maker.is_some_and(|(id, client)| self.client_reservations.is_used(id, client));
         if is_granted
@@ -138,6 +142,10 @@ impl Node {
     ) {
         if let Some(key) = self.result_reservations.reduce_of(instance) {
             return self.result_reserved(from, key, id, taken_by);
+        }
+        if self.client_reservations.is_of(id, instance) && id.is_slot() {
+            // It is filled, and does not end with its client any more.
+            return self.client_reservations.forget(id);
         }
         if self.client_reservations.is_of(id, instance) {
             return self.name_reserved(from, id, instance, taken_by);
@@ -183,6 +191,10 @@ impl Node {
     }
 
     pub(super) fn seal(&mut self, client: ClientId, instance: Instance) -> Result<Reply, Error> {
+        if let Some(error) = self.slot_is_gone(client, instance) {
+            self.withdraw_put(instance);
+            return Err(error);
+        }
         let Some((id, is_deleted)) = self.pending_puts.seal(client, instance) else {
             let said =
                 format!("instance {instance} is not being filled: it is already sealed or aborted");
@@ -200,16 +212,33 @@ impl Node {
             // A reduce folds inputs while they are filled, and a client with the result may delete them at once: for
             // their creators the put has succeeded. If objects with one name were put on both sides of a partition,
             // only one of them remains, and the other put has failed.
-            return if is_deleted {
-                Ok(Reply::Put { id })
-            } else {
-                Err(Error::ObjectDeleted { id })
+            return match is_deleted {
+                true => Ok(Reply::Put { id }),
+                false if id.is_slot() => {
+                    let detail = "the client that made the slot ended before the put, or another client filled it";
+                    Err(Error::ObjectLost { id, detail: detail.into() })
+                }
+                false => Err(Error::ObjectDeleted { id }),
             };
         }
         self.announce(instance);
         self.completed(instance);
         self.leaving.filled(instance, self.copies.table(), &mut self.world);
         Ok(Reply::Put { id })
+    }
+
+    /// Why an object that a client has filled can't be complete: the node of its slot is gone, and nobody waits for it.
+    fn slot_is_gone(&self, client: ClientId, instance: Instance) -> Option<Error> {
+        let (id, maker) = self.pending_puts.maker(instance)?;
+        let is_slot = id.is_slot() && maker == client;
+        is_slot.then(|| self.world.members().why_unmade(id)).flatten()
+    }
+
+    /// Fails the puts that wait for the reply of the node of a slot which is gone.
+    pub(super) fn fail_puts_without_slot(&mut self) {
+        for (instance, error) in self.pending_puts.without_slot(&self.world) {
+            self.fail_put(instance, error);
+        }
     }
 
     pub(super) fn abort(&mut self, client: ClientId, instance: Instance) -> Result<Reply, Error> {
@@ -245,8 +274,9 @@ impl Node {
         if create.is_announced() {
             let id = create.id.clone();
             let message = match id.minter() {
-                // Another client may put a name, but a generated id can never get an object any more.
+                // Another client may put a name or slot, but another generated id can never get an object any more.
                 None => Message::Withdraw { id, instance },
+                Some(_) if id.is_slot() => Message::Withdraw { id, instance },
                 Some(_) => {
                     let detail = "its client aborted it or failed before it was complete".into();
                     Message::Fail {

@@ -68,6 +68,10 @@ impl Node {
             format!("{repeated} of {} inputs are duplicates: pass each input once", inputs.len())
         } else if let Some(id) = id.as_ref().filter(|id| distinct.contains(id)) {
             format!("{id} is an input: choose another name for the result")
+        } else if let Some(id) = id.as_ref().filter(|id| id.is_slot()) {
+            format!(
+                "{id} is a slot, which only a put or create can fill: reserve the ref of a result"
+            )
         } else {
             String::new()
         };

@@ -1,12 +1,14 @@
 //! Names that are reserved at their owners before their objects exist, so that no other client can put them: for the
 //! result of a reduce until it ends, or for a client until it has made the object.
 
-use alloc::vec::Vec;
+use alloc::{format, vec::Vec};
 
 use super::Node;
 use crate::{
     error::Error,
+    event::LimitSubject,
     id::{ClientId, Instance, Name, NodeId, ObjectId, ReduceId, RequestId},
+    limits::{SLOTS_MAX, limit_name},
     machines::{
         client_reservations::reserve_at_backup,
         requests::{RequestContext, RequestKind},
@@ -39,6 +41,30 @@ impl Node {
         }
         self.requests.remember(context, RequestKind::Name(id), &self.world);
         None
+    }
+
+    /// Generates slots for a client.
+    pub(super) fn slots(&mut self, client: ClientId, count: u32) -> Result<Reply, Error> {
+        let count = usize::try_from(count).unwrap_or(usize::MAX);
+        if count > SLOTS_MAX {
+            self.world.limit_reached(LimitSubject::Client(client), limit_name!(SLOTS_MAX));
+            return Err(Error::InvalidArgument(format!(
+                "{count} slots are too many: make at most {SLOTS_MAX} with one call"
+            )));
+        }
+        let mut ids = Vec::with_capacity(count);
+        for _ in 0..count {
+            let (id, instance) = (self.world.mint_slot(), self.world.next_instance());
+            if let Err(error) = self.directory.open_slot(&id, instance, self.world.members()) {
+                for id in &ids {
+                    self.client_reservations.withdraw(id, &mut self.world);
+                }
+                return Err(error);
+            }
+            self.client_reservations.open_slot(id.clone(), client, instance);
+            ids.push(id);
+        }
+        Ok(Reply::Slots { ids })
     }
 
     /// Returns the id of an object that a client is about to make. Refuses a name that a reduce of this node makes: the

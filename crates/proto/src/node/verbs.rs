@@ -43,6 +43,7 @@ impl Node {
                 Some(Ok(Reply::Done))
             }
             Request::Reserve { name } => self.reserve(&context, name),
+            Request::Slots { count } => Some(self.slots(client, count)),
             Request::CancelReservations => {
                 self.client_reservations.end(client, Ending::Closed, &mut self.world);
                 return;
