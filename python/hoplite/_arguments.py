@@ -27,6 +27,9 @@ _NUMBERS = (float, int)
 # Maximum of `replicas`; no cluster has as many nodes.
 REPLICAS_MAX = 2**31
 
+# Maximum number of slots of one call.
+SLOTS_MAX = 65_536
+
 # 30 years.
 TTL_S_MAX = 1e9
 
@@ -229,6 +232,14 @@ def check_count(count: SupportsIndex | None, inputs: int, *, least: int = 1) -> 
     number = _whole("count", count, " or None")
     if not least <= number <= inputs:
         raise InvalidArgument(f"count is {number}: for {inputs} refs, set {least} to {inputs}")
+    return number
+
+
+def check_slots(count: SupportsIndex) -> int:
+    """Checks the number of slots of one call."""
+    number = _whole("count", count)
+    if not 0 <= number <= SLOTS_MAX:
+        raise InvalidArgument(f"count is {number}: make 0 to {SLOTS_MAX} slots with one call")
     return number
 
 

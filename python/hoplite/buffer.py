@@ -194,7 +194,8 @@ class Buffer:
         """Ends calls that wait for a small object that will not exist. For a large one the node does this."""
         if self._small is None or self._name is None or not self._is_mine():
             return
-        if self._reserved or self._name.startswith("@"):
+        # Another client may still fill a slot.
+        if self._reserved or (self._name.startswith("@") and not _native.is_slot(self._name)):
             self._client._discard(self._name)
 
     def _check_open(self) -> None:

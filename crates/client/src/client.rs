@@ -4,7 +4,10 @@ use std::{fmt, path::Path, sync::Arc, time::Duration};
 
 use hoplite_node::{
     Client as Native, address_of, capability,
-    proto::{id::Name, request::Location as NativeLocation},
+    proto::{
+        id::{Name, ObjectId},
+        request::Location as NativeLocation,
+    },
 };
 
 use crate::{
@@ -226,6 +229,19 @@ impl Client {
             .map(|name| move |native: &Native, limit| native.start_reserve(Some(name), limit));
         let finish = |native: &Native, id| Outcome::new(Ref::new(&id), Discard::new(native, &id));
         Call::new(&self.0, Simple::checked(start, finish))
+    }
+
+    /// Makes slots: refs that any client of the cluster may put or create, each once, with the directory entry on this
+    /// client's node. A get or reduce of them here is answered without another host. Readers and puts of the unfilled
+    /// ones get `ObjectLost` when this client ends.
+    ///
+    /// # Errors
+    /// `InvalidArgument`, `NotAllowed`, `StoreFull`, `NodeDown`.
+    pub fn slots(&self, count: u32) -> Call<'_, Simple<Vec<Ref>>> {
+        let finish = |native: &Native, ids: Vec<ObjectId>| {
+            Outcome::new(ids.iter().map(Ref::new).collect(), Discard::all(native, ids))
+        };
+        Call::new(&self.0, Simple::new(move |native, _| native.start_slots(count), finish))
     }
 
     /// Takes a lease of an object, which need not exist yet. The object is deleted 5 s after its last lease ends.

@@ -31,16 +31,24 @@ impl<T> fmt::Debug for Outcome<T> {
 
 impl<T> From<T> for Outcome<T> {
     fn from(value: T) -> Self {
-        Self { value, created: Discard(None) }
+        Self { value, created: Discard::nothing() }
     }
 }
 
-/// Deletes an object when it is dropped, unless [`Discard::keep`] was called.
-pub(crate) struct Discard(Option<(Native, ObjectId)>);
+/// Deletes objects when it is dropped, unless [`Discard::keep`] was called.
+pub(crate) struct Discard(Option<(Native, Vec<ObjectId>)>);
 
 impl Discard {
     pub(crate) fn new(native: &Native, id: &ObjectId) -> Self {
-        Self(Some((native.clone(), id.clone())))
+        Self::all(native, Vec::from([id.clone()]))
+    }
+
+    pub(crate) fn all(native: &Native, ids: Vec<ObjectId>) -> Self {
+        Self(Some((native.clone(), ids)))
+    }
+
+    const fn nothing() -> Self {
+        Self(None)
     }
 
     /// Keeps the object.
@@ -51,9 +59,9 @@ impl Discard {
 
 impl Drop for Discard {
     fn drop(&mut self) {
-        if let Some((native, id)) = self.0.take() {
+        if let Some((native, ids)) = self.0.take() {
             // Deletions that have started are completed, whether anybody waits or not.
-            drop(native.start_delete(vec![id], None));
+            drop(native.start_delete(ids, None));
         }
     }
 }

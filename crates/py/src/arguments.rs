@@ -69,6 +69,12 @@ pub(crate) fn check_name(py: Python<'_>, text: &str) -> PyResult<()> {
     name(py, Some(text)).map(drop)
 }
 
+/// Whether a ref is one of a slot.
+#[pyfunction]
+pub(crate) fn is_slot(text: &str) -> bool {
+    text.parse().is_ok_and(|id: ObjectId| id.is_slot())
+}
+
 /// Returns the bytes per element of a dtype, or `None` if the dtype is unknown.
 #[pyfunction]
 pub(crate) fn item_bytes(dtype: &Bound<'_, PyString>) -> Option<u64> {

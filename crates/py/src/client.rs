@@ -226,6 +226,13 @@ impl Client {
         Ok(Pending::new(waiting, text))
     }
 
+    /// Starts a request for slots.
+    fn start_slots(&self, py: Python<'_>, count: u32) -> PyResult<Pending> {
+        let client = self.open(py)?.in_passing();
+        let waiting = py.detach(|| client.start_slots(count));
+        Ok(Pending::new(waiting, texts))
+    }
+
     /// Starts to allocate memory for a value of more than `INLINE_BYTES_MAX` bytes.
     fn start_create(
         &self,

@@ -23,7 +23,7 @@ use pyo3::{prelude::*, types::PyTuple};
 mod native {
     #[pymodule_export]
     use super::{
-        arguments::{check_name, item_bytes},
+        arguments::{check_name, is_slot, item_bytes},
         buffer::{Space, View},
         capabilities::{grant_capability, narrow_capability, read_capability},
         certificates::{issue_certificate, make_authority, revoke_certificates},

@@ -40,6 +40,9 @@ pub(crate) struct Plan {
     /// Whether clients reserve the names of their puts some time before.
     #[serde(default)]
     pub(crate) reserves: bool,
+    /// Whether puts without a name fill slots of other clients.
+    #[serde(default)]
+    pub(crate) has_slots: bool,
     /// End of the plan: no act starts later.
     pub(crate) end: Instant,
 }
@@ -249,6 +252,7 @@ impl Plan {
             acts: Vec::new(),
             has_jobs: false,
             reserves: false,
+            has_slots: false,
             end,
         }
     }

@@ -64,7 +64,7 @@ pub(crate) struct Object {
     pub(crate) is_failed: bool,
     /// Its client received the confirmation of the put.
     pub(crate) is_made: bool,
-    /// The client that reserved its name.
+    /// The client that reserved its name, or whose slot it fills.
     pub(crate) reserved_by: Option<ClientId>,
     /// Another object got its name.
     pub(crate) is_refused: bool,
@@ -110,6 +110,12 @@ pub(crate) enum Purpose {
     /// A put of the object follows.
     Reserve {
         object: usize,
+    },
+    /// A put of the object by this client follows, into the slot of the client that requests it.
+    Slot {
+        object: usize,
+        node: NodeId,
+        filler: ClientId,
     },
     Put {
         object: usize,
@@ -196,7 +202,7 @@ pub(crate) enum Later {
         known: Vec<Holding>,
         changes: u32,
     },
-    /// A client puts an object whose name it has reserved.
+    /// A client puts an object whose name it has reserved, or which fills a slot.
     Put {
         object: usize,
         node: NodeId,

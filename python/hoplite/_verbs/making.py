@@ -1,4 +1,4 @@
-"""The verbs that create an object: `reserve`, `put`, `create` and `reduce`."""
+"""The verbs that create an object: `reserve`, `slots`, `put`, `create` and `reduce`."""
 
 # A mixin of one class, which annotates `self` with that class.
 # mypy: disable-error-code="misc"
@@ -16,6 +16,7 @@ from hoplite._arguments import (
     check_replicas,
     check_retain,
     check_shape,
+    check_slots,
     check_ttl,
 )
 from hoplite._attachment import Attachment
@@ -26,6 +27,7 @@ from hoplite.ref import Ref
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from typing import SupportsIndex
 
     from hoplite._client import Client
     from hoplite._native import Pending
@@ -80,6 +82,45 @@ class Making(Attachment):
         native, limit = self._open_within(self._limit(timeout))
         return native.start_reserve(name, limit)
 
+    def slots(self: Client, count: SupportsIndex) -> list[Ref]:
+        """Makes refs that any client of the cluster may fill, each once, for answers to this client.
+
+        Send a slot with a request. The receiver fills it by `put` or `create` with `name=` the slot, and this client
+        gets it or folds it. This host's node is the owner of the slots, so no third host is involved: an answer of up
+        to 32 KiB arrives with the message that fills the slot.
+
+        The first put that completes wins; later ones raise `NameTaken`. If a client that fills a slot ends before its
+        object is complete, another can fill it: the answer can only be late. If this client closes, or its process or
+        node ends, gets and puts of its unfilled slots raise `ObjectLost`. `delete` ends a slot, filled or not. The
+        object of a filled slot stays until `delete` or its `ttl`.
+
+        Args:
+            count: number of slots, 0 to 65,536.
+
+        Raises:
+            InvalidArgument: `count` is not in that range.
+            NotAllowed: the capability of this client is limited to a prefix, or does not allow puts.
+            StoreFull: this host's node has no directory entries left.
+
+        Examples:
+            >>> question, answer = hp.slots(2)
+            >>> hp.put(b"6 * 7", name=question) == question
+            True
+            >>> hp.put(b"42", name=answer) == answer  # by any client of the cluster
+            True
+            >>> bytes(hp.get(answer))
+            b'42'
+            >>> hp.delete([question, answer])
+        """
+        return [Ref(text, self) for text in answer(self._start_slots(count))]
+
+    async def slots_async(self: Client, count: SupportsIndex) -> list[Ref]:
+        """`slots`, for asyncio."""
+        return [Ref(text, self) for text in await answer_async(self._start_slots(count))]
+
+    def _start_slots(self, count: SupportsIndex) -> Pending[list[str]]:
+        return self._open().start_slots(check_slots(count))
+
     def put(
         self: Client,
         value: object,
@@ -104,8 +145,8 @@ class Making(Attachment):
                 any, including 0-d and empty. It is copied once more if it is strided, in Fortran order or big-endian.
                 Also a pyarrow array, record batch or table; bytes; or any other object, by pickle protocol 5, where
                 arrays inside it are not copied into the pickle. docs/values.md has a table.
-            name: name of the object, such as "policy/17", or a ref or name from `reserve` of this client. None creates
-                an id.
+            name: name of the object, such as "policy/17", a ref or name from `reserve` of this client, or a ref from
+                `slots` of any client. None creates an id.
             replicas: number of nodes, including this one, that keep a copy until `delete`. The object survives the
                 failure of all but one of them. If the cluster has fewer nodes, each keeps a copy, and so do nodes that
                 join later: check `ref.replicas`. While this node lives, a replica that fails with its node is
@@ -130,11 +171,13 @@ class Making(Attachment):
                 already; `retain` or `replicas` is below 1; `retain` or `newest` is given and the name has no number;
                 `newest` is given and a higher number exists, which the message names; `ttl` is not positive; or pickle
                 fails on the value.
-            NameTaken: an object with that name exists, or another client or a reduce has reserved it.
+            NameTaken: an object with that name exists, another client or a reduce has reserved it, or another put has
+                filled the slot.
             NotAllowed: the capability of this client does not allow the put. If it does not allow the deletions of
                 `retain`, the object exists.
-            ObjectDeleted: the object was deleted before `replicas` nodes kept a copy; the reservation was canceled;
-                or the name was put on both sides of a network partition, and the other object stays.
+            ObjectDeleted: the object was deleted before `replicas` nodes kept a copy; the reservation or the slot was
+                deleted; or the name was put on both sides of a network partition, and the other object stays.
+            ObjectLost: the client that made the slot has ended, or its node.
             StoreFull: the store had no capacity in time, or the object is larger than the store.
             Timeout: the replicas were not complete in time, and the object exists; or its memory or its name was not
                 confirmed in time, or the node of this host did not reply, and there is no object. The message states

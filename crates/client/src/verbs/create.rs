@@ -75,9 +75,9 @@ impl Verb for Create {
             let space = mode.reply(reply).await?.into_space()?;
             (space.id().clone(), Memory::Large(space), None)
         } else {
-            // A reserved ref, so that others can wait for the object before the seal.
+            // A reserved ref, so that others can wait for the object before the seal. Another client may fill a slot.
             let (id, is_reserved) = match name {
-                Some(id) => (id.clone(), id.is_unique()),
+                Some(id) => (id.clone(), id.is_unique() && !id.is_slot()),
                 None => (mode.reply(native.start_reserve(None, None)).await?, true),
             };
             let reserved = is_reserved.then(|| Discard::new(&native, &id));

@@ -127,6 +127,7 @@ pub(super) fn seeds() -> Vec<Vec<u8>> {
         },
         Request::Create { id: None, meta: Meta::bytes(u64::MAX), ttl_ns: None },
         Request::Reserve { name: None },
+        Request::Slots { count: 2 },
         Request::CancelReservations,
         Request::Seal { instance },
         Request::Abort { instance },

@@ -142,6 +142,11 @@ impl Client {
         )
     }
 
+    /// Makes slots: ids that any client may put, each once. The unfilled ones end with this client.
+    pub fn start_slots(&self, count: u32) -> PendingReply<Vec<ObjectId>> {
+        self.start(Request::Slots { count }, AT_ONCE, answered!(Reply::Slots { ids } => ids))
+    }
+
     /// Ends every wait of this client with [`Error::Closed`], and cancels its reservations, so that waits for them end.
     /// Its views stay valid, and keep its attachment alive.
     pub fn close(&self) {

@@ -122,14 +122,17 @@ impl Shared {
     }
 }
 
-/// Deletes the object created by a request whose caller gave up: no program has its id.
+/// Deletes the objects or slots created by a request whose caller gave up: no program has their ids.
 fn undo(connection: &Connection, raw: &RawReply) {
-    if let Ok(ReplyBody::Reply(
-        Reply::Put { id } | Reply::Reserved { id } | Reply::Reducing { id },
-        _,
-    )) = raw
-    {
-        connection.delete_in_passing(id.clone());
+    let Ok(ReplyBody::Reply(reply, _)) = raw else { return };
+    match reply {
+        Reply::Put { id } | Reply::Reserved { id } | Reply::Reducing { id } => {
+            connection.delete_in_passing(id.clone());
+        }
+        Reply::Slots { ids } => {
+            ids.iter().for_each(|id| connection.delete_in_passing(id.clone()));
+        }
+        _ => {}
     }
 }
 

@@ -155,6 +155,11 @@ impl World {
             Purpose::Reserve { object }
             | Purpose::Put { object, .. }
             | Purpose::Create { object, .. } => {
+                if matches!(error, Error::ObjectLost { .. } | Error::ObjectDeleted { .. })
+                    && self.has_lost_its_slot(*object)
+                {
+                    return Ok(());
+                }
                 let object = &self.users.objects[*object];
                 let rivals = object.id.iter().flat_map(|id| self.users.objects_of(id)).count();
                 // A name that a client has reserved is refused to it only after a deletion or a disagreement, or after
@@ -268,6 +273,14 @@ impl World {
         id.is_some_and(|id| self.users.objects_of(id).count() > 1)
     }
 
+    /// Whether an object was to fill a slot which may have ended.
+    fn has_lost_its_slot(&self, object: usize) -> bool {
+        let object = &self.users.objects[object];
+        let is_over = object.reserved_by.is_some_and(|client| self.users.is_gone(client));
+        object.id.as_ref().is_some_and(ObjectId::is_slot)
+            && (is_over || object.may_be_gone() || self.users.is_shrunk)
+    }
+
     /// Whether the original of an object is not in a node's memory.
     fn is_out_of_memory(&self, node: NodeId, object: usize) -> bool {
         let table = self.hosts[&node].node.table();
@@ -286,7 +299,11 @@ impl World {
             Error::ObjectDeleted { .. } => may_be_gone || has_rival,
             // A deletion that reaches an owner late, or never, looks like a loss.
             Error::ObjectLost { .. } => {
-                self.users.is_shrunk || *is_failed || has_rival || may_be_gone
+                self.users.is_shrunk
+                    || *is_failed
+                    || has_rival
+                    || may_be_gone
+                    || self.has_lost_its_slot(object)
             }
             Error::StoreFull { .. } => self.is_tight(),
             Error::NoMemory { .. } => self.plan.slot_failures > 0,

@@ -138,7 +138,8 @@ impl World {
                 Purpose::Seal { .. }
                 | Purpose::Delete { .. }
                 | Purpose::Reduce { .. }
-                | Purpose::Reserve { .. } => {
+                | Purpose::Reserve { .. }
+                | Purpose::Slot { .. } => {
                     stuck = Some(format!("{request:?} waits: {:?}", asked.purpose));
                 }
                 Purpose::Put { .. } | Purpose::Create { .. } | Purpose::Replicate { .. }

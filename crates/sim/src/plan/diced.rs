@@ -26,6 +26,7 @@ impl Plan {
             apart_until: None,
             has_jobs: false,
             reserves: false,
+            has_slots: false,
             config: config(dice),
             slot_failures: if dice.chance(10) { 4 } else { 0 },
             disk: None,
@@ -57,6 +58,7 @@ impl Plan {
         plan.acts.sort_by_key(|(at, _)| *at);
         plan.limit_small(dice);
         plan.reserves = dice.chance(25);
+        plan.has_slots = dice.chance(25);
         plan
     }
 

@@ -93,9 +93,17 @@ impl World {
         self.deliver(node, Event::LeaveRequested { timeout_ns: LEAVE_TIMEOUT_NS });
     }
 
-    /// Puts an object. In some clusters its client reserves the name first, and puts it later.
+    /// Puts an object. In some clusters its client reserves the name first, and puts it later; or it fills a slot of
+    /// another client.
     fn put(&mut self, object: usize, at: u64) {
         let Some((node, client)) = self.client_at(at) else { return };
+        if self.plan.has_slots && self.users.objects[object].spec.name.is_none() {
+            let caller = self.dice.below(1 << 20);
+            let Some((its, caller)) = self.client_at(caller) else { return };
+            let purpose = Purpose::Slot { object, node, filler: client };
+            self.ask(its, caller, Request::Slots { count: 1 }, purpose, None);
+            return;
+        }
         let Some(name) =
             self.users.objects[object].spec.name.clone().filter(|_| self.plan.reserves)
         else {
@@ -116,7 +124,9 @@ impl World {
         known.is_agreed = is_agreed;
         known.node = Some(node);
         known.contents.insert(Content::of(tag));
-        let (id, meta) = (known.spec.name.clone().map(ObjectId::Named), known.spec.meta.clone());
+        let slot = known.id.clone().filter(ObjectId::is_slot);
+        let id = known.spec.name.clone().map(ObjectId::Named).or(slot);
+        let meta = known.spec.meta.clone();
         if meta.size <= INLINE_BYTES_MAX {
             let (bytes, ttl_ns) = (Content::of(tag).to_inline(), self.lives(object, client));
             let body = Request::Put { id, meta, bytes, ttl_ns };

@@ -61,6 +61,14 @@ impl World {
                 let put = Later::Put { object, node, client };
                 self.after(later + MICROSECOND, SimEvent::Users(put));
             }
+            (Purpose::Slot { object, node, filler }, Reply::Slots { ids }) => {
+                let [id] = &ids[..] else { return self.fail(format!("{} slots", ids.len())) };
+                self.users.objects[object].reserved_by = Some(client);
+                self.object_known(object, id.clone());
+                let later = self.dice.below(500) * MILLISECOND;
+                let put = Later::Put { object, node, client: filler };
+                self.after(later + MICROSECOND, SimEvent::Users(put));
+            }
             (Purpose::Create { object, tag }, Reply::Created { id, instance }) => {
                 self.object_known(object, id);
                 self.shell.contents.insert(instance, Content::of(tag));
