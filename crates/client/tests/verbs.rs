@@ -231,6 +231,22 @@ fn a_reserved_name_belongs_to_its_client() {
 }
 
 #[test]
+fn a_slot_is_filled_once() {
+    let Embedded { client, .. } = &Embedded::new();
+    for slots in in_each_way!(client.slots(2)).map(Result::unwrap) {
+        let [filled, deleted] = &slots[..] else { panic!("{slots:?}") };
+        let getting = client.get(filled).timeout(LONG).start();
+        assert_eq!(client.put(b"answer").name(filled).wait().unwrap(), *filled);
+        assert_eq!(getting.wait().unwrap().bytes(), b"answer");
+        let again = client.put(b"again").name(filled).wait().unwrap_err();
+        assert_eq!(again.kind(), ErrorKind::NameTaken);
+        client.delete([deleted]).timeout(LONG).wait().unwrap();
+        let late = client.put(b"late").name(deleted).wait().unwrap_err();
+        assert_eq!(late.kind(), ErrorKind::ObjectDeleted);
+    }
+}
+
+#[test]
 fn locations_and_status() {
     let embedded = Embedded::new();
     let Embedded { client, node, .. } = &embedded;

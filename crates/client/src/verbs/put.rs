@@ -60,7 +60,7 @@ impl<'a> Put<'a> {
 
 impl Call<'_, Put<'_>> {
     /// Names the object, such as `policy/17`, or gives it a ref that [`Client::reserve`](crate::Client::reserve)
-    /// returned.
+    /// returned, or a slot of any client ([`Client::slots`](crate::Client::slots)).
     pub fn name(mut self, name: impl AsRef<str>) -> Self {
         self.verb.options.name = Some(reference::parse(name));
         self
