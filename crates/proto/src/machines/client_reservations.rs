@@ -7,9 +7,9 @@
 //!                                                          object of another node: its node forgets it
 //! ```
 //! This node owns the ids that it generates. Therefore a get of one waits here, and a small object reaches it in one
-//! message. Any client may put a slot, which is such an id: it is reserved at this node's part of the directory until
-//! the object is complete. A name is reserved at its owners, where an instance represents the reservation. They reject the claims of
-//! others, and report to waiting nodes that the client or this node is gone.
+//! message. Any client may put a slot, which is such an id: this node's part of the directory reserves it until its
+//! object is complete. A name is reserved at its owners, where an instance represents the reservation. They reject the
+//! claims of others, and report to waiting nodes that the client or this node is gone.
 
 use alloc::{collections::BTreeMap, format, string::String, vec::Vec};
 

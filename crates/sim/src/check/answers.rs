@@ -153,6 +153,7 @@ impl World {
         }
         let objects: Vec<usize> = match &pending.purpose {
             Purpose::Reserve { object }
+            | Purpose::Slot { object, .. }
             | Purpose::Put { object, .. }
             | Purpose::Create { object, .. } => {
                 if matches!(error, Error::ObjectLost { .. } | Error::ObjectDeleted { .. })
