@@ -140,8 +140,8 @@ def test_a_wrong_number_of_slots_is_refused(crew: Crew, count: object) -> None:
 
 def test_a_ref_that_is_no_slot_takes_only_the_put_of_its_client(crew: Crew) -> None:
     ref = crew.getter.reserve()
-    with pytest.raises(hoplite.InvalidArgument, match="not reserved for this client"):
-        crew.putter.put(b"mine", name=ref)
+    with crew.another() as other, pytest.raises(hoplite.InvalidArgument, match="not reserved for this client"):
+        other.put(b"mine", name=ref)
 
 
 def test_a_client_with_a_prefix_neither_makes_nor_fills_slots() -> None:
@@ -210,7 +210,7 @@ def test_another_client_fills_the_slot_of_a_killed_filler(victim: str) -> None:
         (slot,) = hp.slots(1)
         waiting = Later(hp.get, slot, timeout=SOON)
         with started(FILLER, other.socket, str(slot)) as filler:
-            assert line(filler) == slot
+            assert line(filler) == str(slot)
             with pytest.raises(hoplite.NameTaken):
                 hp.put(b"mine", name=slot)
             if victim == "process":

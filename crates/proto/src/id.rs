@@ -124,6 +124,11 @@ impl ObjectId {
         matches!(self, Self::Minted { serial, .. } if *serial & SLOT != 0)
     }
 
+    /// Whether it is a slot that this node generated.
+    pub fn is_slot_of(&self, node: NodeId) -> bool {
+        self.is_slot() && self.minter() == Some(node)
+    }
+
     /// The hash that selects the owners of the object. Names hash by the text before their last `/`, so that all names
     /// of a prefix have the same owners.
     pub fn owner_hash(&self) -> u64 {

@@ -118,10 +118,15 @@ impl World {
         let begun = || self.users.objects_of(id).filter(|object| object.node.is_some());
         let staying = self.staying();
         let stays = |object: &Object| object.node.is_some_and(|node| staying.contains(&node));
+        let may_end = |object: &Object| {
+            let is_over = object.reserved_by.is_some_and(|client| self.users.is_gone(client));
+            id.is_slot() && is_over
+        };
         let is_clear = |object: &Object| {
             let is_whole = matches!(object.spec.make, Make::Put { fate: Fate::Sealed, .. });
             // Otherwise it may take the name from another object, and end with its node.
-            is_whole && (object.is_refused || object.is_made && stays(object))
+            // The node of a slot may not have received the end of its put before its client ended.
+            is_whole && !may_end(object) && (object.is_refused || object.is_made && stays(object))
         };
         !self.users.is_delete_requested(id)
             && !self.may_lose_files()

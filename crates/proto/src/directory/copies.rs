@@ -9,6 +9,7 @@ use alloc::{boxed::Box, format};
 use super::{
     accounts::StoredInline,
     context::{Context, Outbox},
+    deletion::slot_ended,
     entry::{Entry, Reserved},
     holder::Holder,
     live::Live,
@@ -182,12 +183,7 @@ impl Directory {
         if !*claim || !id.is_slot() {
             return None;
         }
-        let ended = || {
-            let detail =
-                "it was filled and its object is lost, or the client that made the slot has ended"
-                    .into();
-            announce.refused(Some(Error::ObjectLost { id: id.clone(), detail }))
-        };
+        let ended = || announce.refused(Some(slot_ended(id)));
         let Some(entry) = self.entries.get_mut(id) else { return Some(ended()) };
         let is_repeated = entry.live.as_ref().is_some_and(|live| live.instance == *instance);
         if is_repeated || entry.is_over(context.now, instance) {

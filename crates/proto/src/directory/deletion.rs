@@ -175,11 +175,22 @@ impl Directory {
     /// one is live, because a program that follows [`Message::Latest`] may request it late. Only the primary owner
     /// has entries of all live versions.
     pub(super) fn end_for(&self, id: &ObjectId, seen: bool, members: &Members) -> Option<Error> {
+        if self.is_spent(id, members) {
+            return Some(slot_ended(id));
+        }
         let tombstone = self.entries.get(id)?.tombstone.as_ref()?;
         let is_primary_owner = members.owners(id).primary == members.me();
         let is_over = tombstone.concerns(id, seen)
             || tombstone.pruned && is_primary_owner && self.has_newer(id);
         is_over.then(|| tombstone.error(id))
+    }
+
+    /// Whether no object can fill a slot of this node any more, although it was not deleted.
+    fn is_spent(&self, id: &ObjectId, members: &Members) -> bool {
+        let can_come = |entry: &Entry| {
+            entry.live.is_some() || entry.reserved.is_some() || entry.tombstone.is_some()
+        };
+        id.is_slot_of(members.me()) && !self.entries.get(id).is_some_and(can_come)
     }
 
     /// Ends an object: every holder drops it, waiting nodes get the reason, and a tombstone remembers it for a while.
@@ -288,6 +299,12 @@ impl Directory {
         }
         self.forget_if_empty(&id);
     }
+}
+
+/// The error of a slot that is neither open nor has an object.
+pub(super) fn slot_ended(id: &ObjectId) -> Error {
+    let detail = "its object is lost, or the client that made the slot has ended".into();
+    Error::ObjectLost { id: id.clone(), detail }
 }
 
 impl Entry {

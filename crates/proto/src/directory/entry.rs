@@ -310,7 +310,7 @@ impl Entry {
     ) {
         let can_come = match id.minter() {
             // Any node can fill a slot while it is reserved, and none after that.
-            Some(minter) if id.is_slot() && minter == members.me() => {
+            Some(_) if id.is_slot_of(members.me()) => {
                 self.live.is_none() || self.reserved.is_some()
             }
             // While the minter is a member it has the object, makes it, or reports that it cannot: a reduce may

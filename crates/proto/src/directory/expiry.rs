@@ -100,14 +100,10 @@ impl Directory {
                 }
                 return;
             }
-            let reserved = entry.reserved.take().map(|reserved| reserved.lost_detail());
-            // A slot takes no second object.
-            let is_spent = id.is_slot() && id.minter() == Some(members.me());
-            let of_slot = || is_spent.then(|| "no remaining node has a complete copy".into());
-            if let Some(detail) = reserved.or_else(of_slot)
+            if let Some(reserved) = entry.reserved.take()
                 && entry.live.is_none()
             {
-                let error = Error::ObjectLost { id: id.clone(), detail };
+                let error = Error::ObjectLost { id: id.clone(), detail: reserved.lost_detail() };
                 if let Some(lost) = &lost {
                     lost.drop_partial_copies(id, &error, context.outbox);
                 }
@@ -119,7 +115,8 @@ impl Directory {
                 return;
             }
             // The minter, the only node that can make the object, may have rejoined meanwhile.
-            let can_come = id.minter().is_some_and(|minter| members.contains(minter));
+            let can_come = !id.is_slot_of(members.me())
+                && id.minter().is_some_and(|minter| members.contains(minter));
             if entry.live.is_none() && !can_come {
                 let error = members.why_unmade(id).unwrap_or_else(|| {
                     let detail = "no remaining node has a complete copy".into();
