@@ -24,6 +24,10 @@ def blocking(hp: hoplite.Client) -> float:
         buffer[...] = 2
     ready, rest = hp.wait([ref, "user/1", "user/2"], count=2, timeout=10)
     assert len(ready) == 2 and len(rest) == 1
+    completed: list[hoplite.Ref] = list(hp.as_completed(ready, timeout=10))
+    slots: list[hoplite.Ref] = hp.slots(2)
+    answer: hoplite.Ref = hp.put(b"answer", name=slots[0])
+    assert len(completed) == 2 and answer == slots[0]
     newest: hoplite.Ref = hp.latest("user/", after=1, timeout=10)
     number: int = newest.number
     total: hoplite.Ref = hp.reduce([ref, "user/1", newest], op="sum", count=3, timeout=10)
@@ -56,6 +60,9 @@ async def for_asyncio(hp: hoplite.Client) -> float:
     async with await hp.create_async(4, name="user/3") as buffer:
         buffer[...] = 3
     ready, _ = await hp.wait_async([ref, "user/3"], timeout=10)
+    completed: list[hoplite.Ref] = [one async for one in hp.as_completed_async(ready, timeout=10)]
+    slots: list[hoplite.Ref] = await hp.slots_async(1)
+    assert len(completed) == 2 and len(slots) == 1
     metrics: Metrics = await hp.inspect_async("metrics", timeout=10)
     assert metrics["totals"]["puts"] >= 2
     newest: hoplite.Ref = await hp.latest_async("user/", after=2, timeout=10)

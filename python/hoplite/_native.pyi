@@ -28,6 +28,7 @@ __all__ = [
     "check_name",
     "connect",
     "grant_capability",
+    "is_slot",
     "issue_certificate",
     "item_bytes",
     "log_to_stderr",

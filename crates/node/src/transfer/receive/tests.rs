@@ -228,7 +228,7 @@ async fn late_reply_is_received_if_no_new_connection_can_be_opened() {
     let far = Sender::of(&scene).await;
     begin(&scene, None);
     let mut late = Sender::asked(far).await;
-    tokio::time::sleep(2 * Duration::from_nanos(IDLE_REPLY_TIMEOUT_NS)).await;
+    tokio::time::sleep(Duration::from_nanos(IDLE_REPLY_TIMEOUT_NS * 5 / 4)).await;
     late.send(0, 0..1, false).await;
     late.end().await;
     assert_eq!(ended(&mut scene).await, Event::Fetched { instance: INSTANCE });
