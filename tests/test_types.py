@@ -48,9 +48,9 @@ def test_the_program_runs() -> None:
     assert done.stdout.splitlines()[0] == "20.0 16.0"
 
 
-def test_the_program_uses_every_verb_and_there_are_fewer_than_forty() -> None:
+def test_the_program_uses_every_verb_and_there_are_fewer_than_fifty() -> None:
     verbs = {name for name in dir(hoplite.Client) if not name.startswith("_")} - OTHERS
     used = set(re.findall(r"\bhp\.(\w+)\(", PROGRAM.read_text()))
     assert verbs <= used
     functions = [name for name in hoplite.__all__ if name.islower()]
-    assert len(verbs) + len(functions) < 40
+    assert len(verbs) + len(functions) < 50

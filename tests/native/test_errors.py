@@ -88,8 +88,8 @@ MISTAKES: dict[str, Mistake] = {
     ),
     "put of a taken name": Mistake(errors.NameTaken, lambda hp: hp.put(b"x", name="x/1")),
     "put of a name that is too long": Mistake(errors.InvalidArgument, lambda hp: hp.put(b"x", name="n" * 1025)),
-    "put of a ref that is not reserved": Mistake(
-        errors.InvalidArgument, lambda hp: hp.put(b"x", name="@0123456789abcdef.7")
+    "put of a ref of a node that is gone": Mistake(
+        errors.ObjectLost, lambda hp: hp.put(b"x", name="@0123456789abcdef.7")
     ),
     "put of more than the store": Mistake(
         errors.StoreFull, lambda hp: hp.put(np.zeros(CAPACITY, "uint8"), name="big/1", timeout=0.01)

@@ -18,6 +18,8 @@
 //!         +--------------- time limit reached -------------+  reduces that fold here restart without it
 //! ```
 
+use alloc::vec::Vec;
+
 use super::Node;
 use crate::{
     directory,
@@ -26,7 +28,7 @@ use crate::{
     id::{Instance, NodeId},
     machines::requests::RequestKind,
     message::Message,
-    table::FileState,
+    table::{FileState, Residency},
 };
 
 impl Node {
@@ -104,6 +106,7 @@ impl Node {
         if !slice.is_last {
             return;
         }
+        self.drop_files_in_use();
         let mut without_me = self.world.members().clone();
         without_me.resign();
         self.update_directory(|directory, world| {
@@ -140,17 +143,35 @@ impl Node {
             let Some(copy) = self.copies.get(instance) else { continue };
             let is_lost = self.leaving.is_lost(instance, self.copies.table());
             let is_restored = is_persistent && copy.file_state == FileState::Written;
-            let is_dropped = is_persistent
-                && copy.file_state != FileState::No
-                && !(is_restored && is_lost && !copy.doomed);
             if is_lost && is_reported && copy.inline.is_none() && !is_restored {
                 let id = copy.id.clone();
                 self.world.send_owners(&id, &Message::Abandon { id: id.clone(), instance });
                 self.leaving.count_lost(id);
             }
-            if is_dropped {
+            if copy.place == Residency::Memory && self.is_file_dropped(instance) {
                 self.world.act(Action::DropSpilled { instance });
             }
+        }
+    }
+
+    /// Whether the next node must not restore a copy from its file.
+    fn is_file_dropped(&self, instance: Instance) -> bool {
+        let Some(copy) = self.copies.get(instance).filter(|_| self.copies.is_persistent()) else {
+            return false;
+        };
+        let is_lost = self.leaving.is_lost(instance, self.copies.table());
+        let is_kept = copy.file_state == FileState::Written && is_lost && !copy.doomed;
+        copy.file_state != FileState::No && !is_kept
+    }
+
+    /// Removes files of adopted copies that may be read until this node ends.
+    fn drop_files_in_use(&mut self) {
+        let table = self.copies.table().iter();
+        let in_use = table.filter(|(_, copy)| copy.place != Residency::Memory);
+        let mut instances: Vec<Instance> = in_use.map(|(instance, _)| instance).collect();
+        instances.retain(|instance| self.is_file_dropped(*instance));
+        for instance in instances {
+            self.world.act(Action::DropSpilled { instance });
         }
     }
 }
