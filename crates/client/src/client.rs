@@ -24,7 +24,7 @@ use crate::{
     },
 };
 
-/// 30 years. A longer timeout is none.
+/// 30 years. A longer timeout counts as no timeout.
 const TIMEOUT_S_MAX: f64 = 1e9;
 
 /// The beginning of every capability.

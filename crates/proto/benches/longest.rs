@@ -26,7 +26,7 @@ const INPUTS: u64 = 65_000;
 const FOLDED: u32 = 50_000;
 const ARRIVED: usize = 49_000;
 const LOST: usize = 10_000;
-/// Programs, each of which waits for the next version of its own policy, and announcements of other names.
+/// Each program waits for the next version of its own policy, while other names are announced.
 const PROGRAMS: u64 = 10_000;
 const ANNOUNCED: u64 = 1_000_000;
 const LINK: Link = Link { latency_ns: 50_000, bytes_per_second: 1_250_000_000 };

@@ -284,7 +284,7 @@ impl Running {
     }
 }
 
-/// Number of waits of which a report describes what they wait for.
+/// Maximum number of waits that a report describes.
 const DESCRIBED_MAX: usize = 100;
 
 /// Number of rows, and about the number of bytes, of one list.

@@ -49,20 +49,30 @@ impl Live {
         (is_unproven && self.tree.lineage(node)?.is_complete).then_some(rate)
     }
 
-    /// Notes that a receiver gets its bytes from `root` next to a receiver about which nothing is known.
-    pub(super) fn note_probe(&mut self, now: Instant, node: NodeId, root: NodeId, speeds: &Speeds) {
+    /// Begins to compare a receiver that gets its bytes from `root` with one about which nothing is known. Returns
+    /// whether there is such a receiver, and no other comparison.
+    pub(super) fn begin_probe(
+        &mut self,
+        now: Instant,
+        node: NodeId,
+        root: NodeId,
+        speeds: &Speeds,
+    ) -> bool {
         if self.probe.as_ref().is_some_and(|probe| probe.is_running(now)) {
-            return;
+            return false;
         }
         let receivers: Vec<NodeId> =
             self.tree.receivers(root).map(|(receiver, _)| receiver).take(LOOKED_AT).collect();
         let others = receivers.into_iter().filter(|receiver| *receiver != node);
         let unproven =
             others.filter_map(|other| Some((other, self.unproven_rate(now, other, speeds)?)));
-        let Some((other_branch, rate)) = unproven.max_by_key(|(_, rate)| *rate) else { return };
+        let Some((other_branch, rate)) = unproven.max_by_key(|(_, rate)| *rate) else {
+            return false;
+        };
         let count = self.probe.as_ref().map_or(0, |probe| probe.count) + 1;
         let state = State::Open;
         self.probe = Some(Box::new(Probe { node, since: now, other_branch, rate, count, state }));
+        true
     }
 
     /// Handles the report of a receiver: concludes a comparison, or begins one. Returns the receiver to be moved, and
@@ -77,9 +87,6 @@ impl Live {
         if let Some(joined) = self.conclude() {
             return Some(joined);
         }
-        if self.probe.as_ref().is_some_and(|probe| probe.is_running(now)) {
-            return None;
-        }
         self.unproven_rate(now, from, speeds)?;
         let (source, lineage) = (self.tree.source(from)?, self.tree.lineage(from)?);
         let (root, members) = (lineage.root, context.members);
@@ -91,8 +98,7 @@ impl Live {
         if source == root || !is_usable {
             return None;
         }
-        self.note_probe(now, from, root, speeds);
-        self.probe.as_ref().is_some_and(|probe| probe.node == from).then_some((from, root))
+        self.begin_probe(now, from, root, speeds).then_some((from, root))
     }
 
     /// Concludes a comparison once both have reported.

@@ -385,7 +385,7 @@ impl Live {
         self.tree.weigh(requester, self.weight(now, requester, None, speeds));
         self.tree.attach(requester, node);
         if speeds.usual_of(requester).is_none() {
-            self.note_probe(now, requester, node, speeds);
+            self.begin_probe(now, requester, node, speeds);
         }
         if let Some(receiver) = insert_before {
             self.tree.move_soon(receiver, requester);

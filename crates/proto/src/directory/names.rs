@@ -38,7 +38,7 @@ impl Directory {
         if self.latest.count_of(from) >= LATEST_MAX {
             return self.limited.push((from, limit_name!(LATEST_MAX)));
         }
-        // A requester that does not wait would take the reply that there is none for the present state.
+        // A requester that does not wait would take "no such name" for the present state.
         let settled_at = self.unsettled_until(context.now).filter(|_| context.members.len() > 1);
         self.latest.insert(from, request, prefix, after, settled_at.is_some());
         let newest = self.living(prefix).max_by_key(|(version, _)| *version);

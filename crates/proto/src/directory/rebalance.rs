@@ -260,6 +260,7 @@ impl Live {
         // If only one branch has reported, its low rate may be the current rate of the network. The first report may
         // cover only the start of a transfer.
         let is_doubtful = is_new || others.is_none();
+        // So early, other branches may have their higher rate for a moment only.
         let shared = Report { is_alone: false, ..report };
         let is_little = !is_doubtful || shared.is_slow(typical / 2);
         if !is_little || self.is_settling(now, node) {

@@ -29,7 +29,7 @@ pub struct Directory {
     pub(super) entries: Entries,
     /// Requests for a newer name under a prefix.
     pub(super) latest: LatestWaiters,
-    /// When to report to those of them that are unsettled that there is none yet.
+    /// When to report to the unsettled ones that no such name exists yet.
     pub(super) latest_due: Option<Instant>,
     /// When to look at an entry again, for example to declare an orphan lost or to remove an entry that other nodes
     /// own.

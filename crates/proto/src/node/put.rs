@@ -119,7 +119,7 @@ impl Node {
         }
     }
 
-    /// A node claims a name of which this node is the backup owner, because the primary owner does not reply. If it
+    /// A node claims a name at this node, the backup owner, because the primary owner does not reply. If it
     /// replies to this node, only it may grant the name: otherwise both owners could grant it to different objects.
     pub(super) fn claim_at_backup(&mut self, from: NodeId, id: &ObjectId, claim: Message) {
         let (me, owners) = (self.world.me(), self.world.members().owners(id));

@@ -159,7 +159,7 @@ async fn turn_is_bounded_and_a_task_continues() {
     assert!(replies.eq((1..=COUNT).map(Done::Replied)), "each once and in order");
 }
 
-/// Goal: events that many threads report are all handled, whoever is inside when they come.
+/// Goal: events that many threads report are all handled, whichever thread holds the state machine.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_event_is_lost_between_turns() {
     const EACH: u64 = 20 * TURN_EVENTS as u64;

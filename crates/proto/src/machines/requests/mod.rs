@@ -99,7 +99,7 @@ pub(crate) enum RequestKind {
     Latest {
         prefix: String,
         after: Option<u64>,
-        /// Whether an owner has replied that there is none yet.
+        /// Whether an owner has replied that no such name exists yet.
         is_answered: bool,
         /// Whether the backup owner got the request too.
         has_standby: bool,
