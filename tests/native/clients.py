@@ -120,10 +120,15 @@ class NativeClient:
         ref: str = self.call("latest", prefix=prefix, after=after, timeout=timeout)["ref"]
         return ref
 
-    def reserve(self) -> str:
-        """Reserves a ref."""
-        ref: str = self.call("reserve")["ref"]
+    def reserve(self, *, name: str | None = None, timeout: float | None = None) -> str:
+        """Reserves a ref or a name."""
+        ref: str = self.call("reserve", name=name, timeout=timeout)["ref"]
         return ref
+
+    def slots(self, count: int) -> list[str]:
+        """Makes refs that any client may put."""
+        refs: list[str] = self.call("slots", count=count)["refs"]
+        return refs
 
     def lease(self, ref: object, *, timeout: float | None = None) -> int:
         """Takes a lease of an object. Returns its number in the peer."""

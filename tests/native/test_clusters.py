@@ -141,10 +141,11 @@ def test_objects_of_a_killed_native_node(peer: Peer, setup: str) -> None:
         reserved = pair.native.reserve()
         fetched = pair.native.put(array)
         held = pair.python.get(fetched, timeout=SOON)
-        waiting = Later(pair.python.get, reserved, timeout=SOON)
+        unfilled = [reserved, pair.native.reserve(name="reserved/1"), *pair.native.slots(1)]
+        waiting = [Later(pair.python.get, ref, timeout=SOON) for ref in unfilled]
         total = pair.python.reduce([lost, reserved], "sum")
         peer.kill()
-        for call in (waiting.result, lambda: pair.python.get(lost, timeout=SOON), lambda: total.inputs(SOON)):
+        for call in (*(later.result for later in waiting), lambda: pair.python.get(lost, timeout=SOON), lambda: total.inputs(SOON)):
             gone(call, errors.ObjectLost)
         same(pair.python.get(kept, timeout=SOON), array)
         same(pair.python.get(fetched, timeout=SOON), array)
@@ -219,7 +220,9 @@ TIMED: dict[str, Callable[[NativeClient, float], object]] = {
     "large put": lambda hp, timeout: hp.put(numbers(LARGE), timeout=timeout),
     "create": lambda hp, timeout: hp.create(LARGE, timeout=timeout),
     "small create": lambda hp, timeout: hp.create(1, timeout=timeout),
-    "reserve": lambda hp, timeout: hp.call("reserve", timeout=timeout),
+    "reserve": lambda hp, timeout: hp.reserve(timeout=timeout),
+    "reserve a name": lambda hp, timeout: hp.reserve(name="no/1", timeout=timeout),
+    "slots": lambda hp, timeout: hp.call("slots", count=1, timeout=timeout),
     "lease": lambda hp, timeout: hp.lease("no/1", timeout=timeout),
     "get": lambda hp, timeout: hp.get("no/1", timeout=timeout),
     "get_into": lambda hp, timeout: hp.get_into("no/1", 10, timeout=timeout),

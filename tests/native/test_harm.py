@@ -78,13 +78,13 @@ def host(program: Path, tmp_path: Path) -> Iterator[Host]:
 
 
 def test_killed_while_it_creates_a_buffer(host: Host) -> None:
-    """Its memory is freed; those who wait for a reserved ref or the ref of the buffer get an error."""
+    """Its memory is freed; those who wait for what it reserved, for its slot or for its buffer get an error."""
     peer = host.start()
     native = peer.connect(host.node.socket)
     buffers = [native.create(LARGE, "float32"), native.create(LARGE, "float32", name="made/1"), native.create(3)]
     buffers[0].fill(numbers(LARGE))
-    reserved = native.reserve()
-    waiting = [Later(host.client.get, ref, timeout=SOON) for ref in (reserved, buffers[0].ref)]
+    reserved = [native.reserve(), native.reserve(name="reserved/1"), *native.slots(1)]
+    waiting = [Later(host.client.get, ref, timeout=SOON) for ref in (*reserved, buffers[0].ref)]
     assert host.used >= 2 * LARGE_BYTES
     peer.kill()
     for later in waiting:

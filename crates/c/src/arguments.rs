@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use hoplite::AXES_MAX;
+use hoplite::{AXES_MAX, Call, Verb};
 
 use crate::{
     errors::{Failure, Result},
@@ -128,11 +128,25 @@ pub(crate) unsafe fn refs<'a>(
     all.iter().enumerate().map(one).collect()
 }
 
-/// A timeout; None waits without limit.
+/// `HOPLITE_DEFAULT_TIMEOUT`: the timeout of the client.
+const DEFAULT_TIMEOUT: f64 = -1.0;
+
+/// A call with its timeout; with that of its client for `HOPLITE_DEFAULT_TIMEOUT`.
+pub(crate) fn limited<V: Verb>(call: Call<'_, V>, seconds: f64) -> Result<Call<'_, V>> {
+    Ok(if seconds == DEFAULT_TIMEOUT { call } else { call.timeout(timeout(seconds)?) })
+}
+
+/// A timeout of a function without a client; None waits without limit.
 pub(crate) fn timeout(seconds: f64) -> Result<Option<Duration>> {
+    if seconds == DEFAULT_TIMEOUT {
+        let message = "timeout is HOPLITE_DEFAULT_TIMEOUT, which only calls of a client have: pass seconds, or \
+                       HOPLITE_NO_TIMEOUT to wait without limit";
+        return Err(Failure::argument(message));
+    }
     if seconds.is_nan() || seconds < 0.0 {
         let message = format!(
-            "timeout is {seconds}: pass seconds, 0 or more, or HOPLITE_NO_TIMEOUT to wait without limit"
+            "timeout is {seconds}: pass seconds, 0 or more, HOPLITE_DEFAULT_TIMEOUT, or HOPLITE_NO_TIMEOUT to wait \
+             without limit"
         );
         return Err(Failure::argument(message));
     }
@@ -167,7 +181,7 @@ mod tests {
         assert_eq!(timeout(1.5).unwrap(), Some(Duration::from_millis(1500)));
         assert_eq!(timeout(f64::INFINITY).unwrap(), None);
         assert_eq!(timeout(1e300).unwrap(), None);
-        for wrong in [-1.0, f64::NAN, f64::NEG_INFINITY] {
+        for wrong in [-1.0, -0.5, f64::NAN, f64::NEG_INFINITY] {
             assert!(timeout(wrong).unwrap_err().message.starts_with("timeout is "));
         }
     }

@@ -5,13 +5,13 @@ use std::ffi::{c_char, c_void};
 use hoplite::{Client as Native, signals::blocked};
 
 use crate::{
-    arguments::{self, refs as texts, required, text},
+    arguments::{limited, refs as texts, required, text},
     client,
     code::Code,
     entry::{Entry, Taken},
     errors::{Result, call},
     getting::{get_call, get_into_call, latest_call, wait_call},
-    making::{create_call, put_call, reduce_call, seal_call},
+    making::{create_call, put_call, reduce_call, reserve_call, seal_call},
     options::{CreateOptions, GetOptions, PutOptions, ReduceOptions},
     values::{Array, Buffer, Client, Pending},
 };
@@ -92,15 +92,24 @@ pub unsafe extern "C" fn hoplite_seal_async(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn hoplite_reserve_async(
     client: Client,
+    name: *const c_char,
     timeout: f64,
     pending: *mut Pending,
 ) -> Code {
     // SAFETY: the obligations of the header.
-    unsafe {
-        start(client, pending, |client| {
-            Ok(client.reserve().timeout(arguments::timeout(timeout)?).start())
-        })
-    }
+    unsafe { start(client, pending, |client| Ok(reserve_call(client, name, timeout)?.start())) }
+}
+
+/// Starts `hoplite_slots`; `hoplite_pending_take_refs` returns its result.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hoplite_slots_async(
+    client: Client,
+    count: u32,
+    timeout: f64,
+    pending: *mut Pending,
+) -> Code {
+    // SAFETY: the obligations of the header.
+    unsafe { start(client, pending, |client| Ok(limited(client.slots(count), timeout)?.start())) }
 }
 
 /// Starts `hoplite_reduce`; `hoplite_pending_take_ref` returns its result.
@@ -186,7 +195,7 @@ pub unsafe extern "C" fn hoplite_inputs_async(
     // SAFETY: the obligations of the header.
     unsafe {
         start(client, pending, |client| {
-            Ok(client.inputs(text(r#ref, "ref")?).timeout(arguments::timeout(timeout)?).start())
+            Ok(limited(client.inputs(text(r#ref, "ref")?), timeout)?.start())
         })
     }
 }
@@ -202,7 +211,7 @@ pub unsafe extern "C" fn hoplite_lost_async(
     // SAFETY: the obligations of the header.
     unsafe {
         start(client, pending, |client| {
-            Ok(client.lost(text(r#ref, "ref")?).timeout(arguments::timeout(timeout)?).start())
+            Ok(limited(client.lost(text(r#ref, "ref")?), timeout)?.start())
         })
     }
 }
@@ -234,7 +243,7 @@ pub unsafe extern "C" fn hoplite_delete_async(
     // SAFETY: the obligations of the header.
     unsafe {
         start(client, pending, |client| {
-            Ok(client.delete(texts(refs, n)?).timeout(arguments::timeout(timeout)?).start())
+            Ok(limited(client.delete(texts(refs, n)?), timeout)?.start())
         })
     }
 }
@@ -250,7 +259,7 @@ pub unsafe extern "C" fn hoplite_lease_acquire_async(
     // SAFETY: the obligations of the header.
     unsafe {
         start(client, pending, |client| {
-            Ok(client.lease(text(r#ref, "ref")?).timeout(arguments::timeout(timeout)?).start())
+            Ok(limited(client.lease(text(r#ref, "ref")?), timeout)?.start())
         })
     }
 }
@@ -266,7 +275,7 @@ pub unsafe extern "C" fn hoplite_get_locations_async(
     // SAFETY: the obligations of the header.
     unsafe {
         start(client, pending, |client| {
-            Ok(client.locations(text(r#ref, "ref")?).timeout(arguments::timeout(timeout)?).start())
+            Ok(limited(client.locations(text(r#ref, "ref")?), timeout)?.start())
         })
     }
 }
@@ -279,9 +288,5 @@ pub unsafe extern "C" fn hoplite_status_async(
     pending: *mut Pending,
 ) -> Code {
     // SAFETY: the obligations of the header.
-    unsafe {
-        start(client, pending, |client| {
-            Ok(client.status().timeout(arguments::timeout(timeout)?).start())
-        })
-    }
+    unsafe { start(client, pending, |client| Ok(limited(client.status(), timeout)?.start())) }
 }

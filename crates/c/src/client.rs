@@ -1,11 +1,11 @@
 //! Clients of nodes.
 
-use std::ffi::c_char;
+use std::{ffi::c_char, time::Duration};
 
 use hoplite::{Client as Native, ClientOptions as NativeOptions};
 
 use crate::{
-    arguments::{self, optional_text, required, text},
+    arguments::{self, optional_seconds, optional_text, required, text},
     code::Code,
     errors::{Failure, Result, call},
     fork,
@@ -119,7 +119,9 @@ pub(crate) unsafe fn native_options(options: &ClientOptions) -> Result<NativeOpt
         capability: text(options.capability, "capability")?.map(str::to_owned),
         reconnect: !options.no_reconnect.is_set(),
         digest: options.digest.is_set().then_some(true),
-        // Each call of C has a timeout.
-        timeout: None,
+        timeout: match options.default_timeout {
+            f64::INFINITY => Some(Duration::MAX),
+            seconds => optional_seconds(seconds, "default_timeout")?,
+        },
     })
 }

@@ -7,7 +7,7 @@ use std::ffi::{c_char, c_void};
 use hoplite::{Call, Client as Native, Get, GetInto, Latest, Simple};
 
 use crate::{
-    arguments::{self, Flag, optional_text, refs as texts, required, text},
+    arguments::{self, Flag, limited, optional_text, refs as texts, required, text},
     client,
     code::Code,
     errors::{Failure, Result, call},
@@ -137,8 +137,8 @@ pub unsafe extern "C" fn hoplite_inputs(
     call(|| {
         // SAFETY: the obligations of the header.
         let (out, r#ref) = unsafe { (Out::new(refs, "refs")?, text(r#ref, "ref")?) };
-        let limit = arguments::timeout(timeout)?;
-        open_refs(out, &client::of(client)?.inputs(r#ref).timeout(limit).wait()?)
+        let client = client::of(client)?;
+        open_refs(out, &limited(client.inputs(r#ref), timeout)?.wait()?)
     })
 }
 
@@ -157,8 +157,8 @@ pub unsafe extern "C" fn hoplite_lost(
     call(|| {
         // SAFETY: the obligations of the header.
         let (out, r#ref) = unsafe { (Out::new(refs, "refs")?, text(r#ref, "ref")?) };
-        let limit = arguments::timeout(timeout)?;
-        open_refs(out, &client::of(client)?.lost(r#ref).timeout(limit).wait()?)
+        let client = client::of(client)?;
+        open_refs(out, &limited(client.lost(r#ref), timeout)?.wait()?)
     })
 }
 
@@ -204,9 +204,8 @@ pub(crate) unsafe fn get_call(
     options: *const GetOptions,
     timeout: f64,
 ) -> Result<Call<'_, Get>> {
-    let limit = arguments::timeout(timeout)?;
     // SAFETY: as the caller ensures.
-    let get = client.get(unsafe { text(reference, "ref") }?).timeout(limit);
+    let get = limited(client.get(unsafe { text(reference, "ref") }?), timeout)?;
     if options.is_null() {
         return Ok(get);
     }
@@ -228,12 +227,11 @@ pub(crate) unsafe fn get_into_call(
     (dtype, ndim, shape): (*const c_char, u32, *const u64),
     timeout: f64,
 ) -> Result<Call<'_, GetInto<Memory>>> {
-    let limit = arguments::timeout(timeout)?;
     // SAFETY: as the caller ensures.
     let (reference, memory, dtype) = unsafe {
         (text(reference, "ref")?, Memory::new(out, nbytes)?, optional_text(dtype, "dtype")?)
     };
-    let get = client.get_into(reference, memory).timeout(limit);
+    let get = limited(client.get_into(reference, memory), timeout)?;
     let Some(dtype) = dtype else { return Ok(get) };
     // SAFETY: as the caller ensures.
     Ok(get.expect(dtype, unsafe { arguments::shape(shape, ndim, "shape") }?))
@@ -247,9 +245,8 @@ pub(crate) unsafe fn wait_call(
     count: usize,
     timeout: f64,
 ) -> Result<Call<'_, Simple<Vec<usize>>>> {
-    let limit = arguments::timeout(timeout)?;
     // SAFETY: as the caller ensures.
-    Ok(client.wait_for(unsafe { texts(refs, n) }?, count).timeout(limit))
+    limited(client.wait_for(unsafe { texts(refs, n) }?, count), timeout)
 }
 
 /// # Safety
@@ -260,12 +257,11 @@ pub(crate) unsafe fn latest_call(
     after: i64,
     timeout: f64,
 ) -> Result<Call<'_, Latest>> {
-    let limit = arguments::timeout(timeout)?;
     if after < -1 {
         let message = format!("after is {after}: pass a number of 0 or more, or -1 for any");
         return Err(Failure::argument(message));
     }
     // SAFETY: as the caller ensures.
     let latest = client.latest(unsafe { text(prefix, "prefix") }?);
-    Ok(latest.after(u64::try_from(after).ok()).timeout(limit))
+    limited(latest.after(u64::try_from(after).ok()), timeout)
 }

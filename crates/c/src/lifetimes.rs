@@ -3,7 +3,7 @@
 use std::ffi::c_char;
 
 use crate::{
-    arguments::{self, refs as texts, required, text as in_text},
+    arguments::{limited, refs as texts, required, text as in_text},
     client,
     code::Code,
     errors::call,
@@ -26,10 +26,9 @@ pub unsafe extern "C" fn hoplite_delete(
     timeout: f64,
 ) -> Code {
     call(|| {
-        let limit = arguments::timeout(timeout)?;
         let client = client::of(client)?;
         // SAFETY: the obligations of the header.
-        Ok(client.delete(unsafe { texts(refs, n) }?).timeout(limit).wait()?)
+        Ok(limited(client.delete(unsafe { texts(refs, n) }?), timeout)?.wait()?)
     })
 }
 
@@ -47,11 +46,10 @@ pub unsafe extern "C" fn hoplite_lease_acquire(
 ) -> Code {
     call(|| {
         let out = required(lease, "lease")?;
-        let limit = arguments::timeout(timeout)?;
         let client = client::of(client)?;
         // SAFETY: the obligations of the header.
-        let taken = client.lease(unsafe { in_text(r#ref, "ref") }?).timeout(limit).wait()?;
-        let id = LEASES.insert(taken)?;
+        let lease = client.lease(unsafe { in_text(r#ref, "ref") }?);
+        let id = LEASES.insert(limited(lease, timeout)?.wait()?)?;
         // SAFETY: the obligations of the header.
         unsafe { out.write(Lease { id }) };
         Ok(())
@@ -82,8 +80,8 @@ pub unsafe extern "C" fn hoplite_get_locations(
     call(|| {
         // SAFETY: the obligations of the header.
         let (out, r#ref) = unsafe { (Out::new(locations, "locations")?, in_text(r#ref, "ref")?) };
-        let limit = arguments::timeout(timeout)?;
-        open_locations(out, &client::of(client)?.locations(r#ref).timeout(limit).wait()?)
+        let client = client::of(client)?;
+        open_locations(out, &limited(client.locations(r#ref), timeout)?.wait()?)
     })
 }
 
@@ -109,8 +107,8 @@ pub unsafe extern "C" fn hoplite_status(client: Client, timeout: f64, text: *mut
     call(|| {
         // SAFETY: the obligations of the header.
         let out = unsafe { Out::new(text, "text") }?;
-        let limit = arguments::timeout(timeout)?;
-        open_text(out, &client::of(client)?.status().timeout(limit).wait()?)
+        let client = client::of(client)?;
+        open_text(out, &limited(client.status(), timeout)?.wait()?)
     })
 }
 

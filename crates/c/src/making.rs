@@ -1,20 +1,20 @@
-//! Functions that create objects: put, create and seal, reserve, reduce.
+//! Functions that create objects: put, create and seal, reserve, slots, reduce.
 //!
 //! A function named `..._call` reads the arguments of a verb; its blocking and its asynchronous form share it.
 
 use std::{ffi::c_char, ptr::NonNull};
 
-use hoplite::{Call, Client as Native, Create, Put, Reduce, Seal, Value};
+use hoplite::{Call, Client as Native, Create, Put, Reduce, Seal, Simple, Value};
 
 use crate::{
-    arguments::{self, list, optional_seconds, optional_text, refs, required, text},
+    arguments::{self, limited, list, optional_seconds, optional_text, refs, required, text},
     client,
     code::Code,
     errors::{Result, call},
     names::BYTES,
     options::{CreateOptions, PutOptions, ReduceOptions},
-    outputs::{open_buffer, take_buffer, write_ref},
-    values::{Array, Buffer, Client, Ref},
+    outputs::{open_buffer, open_refs, take_buffer, write_ref},
+    values::{Array, Buffer, Client, Ref, Refs},
     versioned::{Out, read},
 };
 
@@ -103,21 +103,52 @@ pub unsafe extern "C" fn hoplite_discard(buffer: *mut Buffer) -> Code {
     })
 }
 
-/// Reserves the ref of an object that does not exist yet, so that others can wait for it or reduce it.
+/// Reserves the ref or the name of an object that does not exist yet, so that others can wait for it or reduce it.
 ///
 /// Only this client can create the object, with the ref as its name. If the client ends first, waiting calls get
-/// `HOPLITE_OBJECT_LOST`.
+/// `HOPLITE_OBJECT_LOST`, and others can reserve or put the name.
 ///
-/// @param timeout seconds to wait for the node.
+/// @param name name that no object has; NULL: a random one.
+/// @param timeout seconds to wait for the node and, with a name, for the owner of the name.
 /// @param[out] ref the ref.
+/// @return `HOPLITE_NAME_TAKEN` if an object or another client has the name, `HOPLITE_INVALID_ARGUMENT`,
+/// `HOPLITE_NOT_ALLOWED`.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn hoplite_reserve(client: Client, timeout: f64, r#ref: *mut Ref) -> Code {
+pub unsafe extern "C" fn hoplite_reserve(
+    client: Client,
+    name: *const c_char,
+    timeout: f64,
+    r#ref: *mut Ref,
+) -> Code {
     call(|| {
         let out = required(r#ref, "ref")?;
-        let limit = arguments::timeout(timeout)?;
-        let reserved = client::of(client)?.reserve().timeout(limit).wait()?;
+        let client = client::of(client)?;
         // SAFETY: the obligations of the header.
-        unsafe { write_ref(out, &reserved) }
+        unsafe { write_ref(out, &reserve_call(&client, name, timeout)?.wait()?) }
+    })
+}
+
+/// Makes slots: refs that any client of the cluster may put or create, each once, with the directory entry on the node
+/// of this client.
+///
+/// Calls that wait for a slot that is not filled, and puts of it, get `HOPLITE_OBJECT_LOST` when this client ends.
+///
+/// @param count number of slots.
+/// @param timeout seconds to wait for the node.
+/// @param[out] refs the slots. Set its `size` before the call.
+/// @return `HOPLITE_INVALID_ARGUMENT`, `HOPLITE_NOT_ALLOWED`, `HOPLITE_STORE_FULL` if the node has too many slots.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn hoplite_slots(
+    client: Client,
+    count: u32,
+    timeout: f64,
+    refs: *mut Refs,
+) -> Code {
+    call(|| {
+        // SAFETY: the obligations of the header.
+        let out = unsafe { Out::new(refs, "refs") }?;
+        let client = client::of(client)?;
+        open_refs(out, &limited(client.slots(count), timeout)?.wait()?)
     })
 }
 
@@ -159,7 +190,6 @@ pub(crate) unsafe fn put_call(
     options: *const PutOptions,
     timeout: f64,
 ) -> Result<Call<'_, Put<'static>>> {
-    let limit = arguments::timeout(timeout)?;
     let value = required(value.cast_mut(), "value")?;
     // SAFETY: as the caller ensures.
     let (dtype, shape, bytes, options, name) = unsafe {
@@ -184,12 +214,12 @@ pub(crate) unsafe fn put_call(
         .ttl(optional_seconds(options.ttl, "options->ttl")?)
         .replicas(options.replicas.max(1))
         .exist_ok(options.exist_ok.is_set())
-        .newest(options.newest.is_set())
-        .timeout(limit);
-    Ok(match name {
+        .newest(options.newest.is_set());
+    let put = match name {
         Some(name) => put.name(name),
         None => put,
-    })
+    };
+    limited(put, timeout)
 }
 
 /// # Safety
@@ -202,7 +232,6 @@ pub(crate) unsafe fn create_call(
     options: *const CreateOptions,
     timeout: f64,
 ) -> Result<Call<'_, Create>> {
-    let limit = arguments::timeout(timeout)?;
     // SAFETY: as the caller ensures.
     let (dtype, shape, options, name) = unsafe {
         let options = read(options)?;
@@ -216,12 +245,12 @@ pub(crate) unsafe fn create_call(
     let create = client
         .create(dtype.unwrap_or(BYTES), shape)
         .replicas(options.replicas.max(1))
-        .ttl(optional_seconds(options.ttl, "options->ttl")?)
-        .timeout(limit);
-    Ok(match name {
+        .ttl(optional_seconds(options.ttl, "options->ttl")?);
+    let create = match name {
         Some(name) => create.name(name),
         None => create,
-    })
+    };
+    limited(create, timeout)
 }
 
 /// # Safety
@@ -229,7 +258,22 @@ pub(crate) unsafe fn create_call(
 pub(crate) unsafe fn seal_call(buffer: *mut Buffer, timeout: f64) -> Result<Call<'static, Seal>> {
     // SAFETY: as the caller ensures.
     let buffer = unsafe { take_buffer(buffer) }?;
-    Ok(buffer.seal().timeout(arguments::timeout(timeout)?))
+    limited(buffer.seal(), timeout)
+}
+
+/// # Safety
+/// The obligations of the header.
+pub(crate) unsafe fn reserve_call(
+    client: &Native,
+    name: *const c_char,
+    timeout: f64,
+) -> Result<Call<'_, Simple<hoplite::Ref>>> {
+    // SAFETY: as the caller ensures.
+    let reserve = match unsafe { optional_text(name, "name") }? {
+        Some(name) => client.reserve_name(name),
+        None => client.reserve(),
+    };
+    limited(reserve, timeout)
 }
 
 /// # Safety
@@ -241,7 +285,6 @@ pub(crate) unsafe fn reduce_call(
     options: *const ReduceOptions,
     timeout: f64,
 ) -> Result<Call<'_, Reduce>> {
-    let limit = arguments::timeout(timeout)?;
     // SAFETY: as the caller ensures.
     let (inputs, op, options, name) = unsafe {
         let options = read(options)?;
@@ -250,10 +293,10 @@ pub(crate) unsafe fn reduce_call(
     let reduce = client
         .reduce(inputs, op)
         .count((options.count > 0).then_some(options.count as usize))
-        .ttl(optional_seconds(options.ttl, "options->ttl")?)
-        .timeout(limit);
-    Ok(match name {
+        .ttl(optional_seconds(options.ttl, "options->ttl")?);
+    let reduce = match name {
         Some(name) => reduce.name(name),
         None => reduce,
-    })
+    };
+    limited(reduce, timeout)
 }

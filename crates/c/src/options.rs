@@ -74,6 +74,8 @@ pub struct ClientOptions {
     pub no_reconnect: Flag,
     /// Announce a SHA-256 digest with each put, which each receiver checks; `HOPLITE_DIGEST` by default.
     pub digest: Flag,
+    /// Seconds that a call with `HOPLITE_DEFAULT_TIMEOUT` waits; the variable HOPLITE_TIMEOUT by default, or else no limit.
+    pub default_timeout: f64,
 }
 
 /// Options of `hoplite_put`.

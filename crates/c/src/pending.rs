@@ -147,7 +147,7 @@ pub unsafe extern "C" fn hoplite_pending_take_ready(
     })
 }
 
-/// Waits for an inputs or lost call and returns its code and refs. Releases `pending`.
+/// Waits for an inputs, lost or slots call and returns its code and refs. Releases `pending`.
 ///
 /// @param[out] refs the refs. Set its `size` before the call.
 #[unsafe(no_mangle)]

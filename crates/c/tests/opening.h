@@ -5,7 +5,8 @@
  * Results. Each function returns a hoplite_code. hoplite_last_error() has the message of a failure. No function
  * unwinds, aborts or exits. After an error, outputs are unchanged unless the function's description says otherwise.
  *
- * Timeouts are in seconds: 0 does not wait, HOPLITE_NO_TIMEOUT waits without limit.
+ * Timeouts are in seconds: 0 does not wait, HOPLITE_NO_TIMEOUT waits without limit. A call of a client may pass
+ * HOPLITE_DEFAULT_TIMEOUT: the `default_timeout` of the client.
  *
  * Handles are small structs, passed by value; id 0 is no handle. A handle that is stale or of another type gives
  * HOPLITE_INVALID_HANDLE. Handles are valid in the process that opened them; in a forked child, a client connects to
@@ -38,6 +39,12 @@
 
 /** Timeout of a call that waits without limit. */
 #define HOPLITE_NO_TIMEOUT ((double)INFINITY)
+
+/**
+ * Timeout of a call of a client that has the timeout of that client: `default_timeout` of its options, or else the
+ * setting `timeout` (the environment variable HOPLITE_TIMEOUT), or else no limit.
+ */
+#define HOPLITE_DEFAULT_TIMEOUT (-1.0)
 
 /** Initial value of a struct that begins with `size`: every other field is 0. */
 #ifdef __cplusplus

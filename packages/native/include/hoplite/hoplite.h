@@ -8,7 +8,8 @@
  * Results. Each function returns a hoplite_code. hoplite_last_error() has the message of a failure. No function
  * unwinds, aborts or exits. After an error, outputs are unchanged unless the function's description says otherwise.
  *
- * Timeouts are in seconds: 0 does not wait, HOPLITE_NO_TIMEOUT waits without limit.
+ * Timeouts are in seconds: 0 does not wait, HOPLITE_NO_TIMEOUT waits without limit. A call of a client may pass
+ * HOPLITE_DEFAULT_TIMEOUT: the `default_timeout` of the client.
  *
  * Handles are small structs, passed by value; id 0 is no handle. A handle that is stale or of another type gives
  * HOPLITE_INVALID_HANDLE. Handles are valid in the process that opened them; in a forked child, a client connects to
@@ -41,6 +42,12 @@
 
 /** Timeout of a call that waits without limit. */
 #define HOPLITE_NO_TIMEOUT ((double)INFINITY)
+
+/**
+ * Timeout of a call of a client that has the timeout of that client: `default_timeout` of its options, or else the
+ * setting `timeout` (the environment variable HOPLITE_TIMEOUT), or else no limit.
+ */
+#define HOPLITE_DEFAULT_TIMEOUT (-1.0)
 
 /** Initial value of a struct that begins with `size`: every other field is 0. */
 #ifdef __cplusplus
@@ -200,6 +207,8 @@ typedef struct {
     bool no_reconnect;
     /** Announce a SHA-256 digest with each put, which each receiver checks; `HOPLITE_DIGEST` by default. */
     bool digest;
+    /** Seconds that a call with `HOPLITE_DEFAULT_TIMEOUT` waits; the variable HOPLITE_TIMEOUT by default, or else no limit. */
+    double default_timeout;
 } hoplite_client_options;
 
 /** A client of a node. Released by `hoplite_client_close`. Every thread may use it at the same time. */
@@ -277,6 +286,18 @@ typedef struct {
     hoplite_ref ref;
 } hoplite_buffer;
 
+/** A list of refs. Released by `hoplite_refs_release`. */
+typedef struct {
+    /** `sizeof(hoplite_refs)`; `HOPLITE_INIT` sets it. */
+    size_t size;
+    /** Handle of the list; 0 once it is released. */
+    uint64_t id;
+    /** The `count` refs, each NUL-terminated. */
+    const char *const *items;
+    /** Number of refs. */
+    size_t count;
+} hoplite_refs;
+
 /** Options of `hoplite_reduce`. */
 typedef struct {
     /** `sizeof(hoplite_reduce_options)`; `HOPLITE_INIT` sets it. */
@@ -325,18 +346,6 @@ typedef struct {
     /** The `ndim` lengths. */
     const uint64_t *shape;
 } hoplite_view;
-
-/** A list of refs. Released by `hoplite_refs_release`. */
-typedef struct {
-    /** `sizeof(hoplite_refs)`; `HOPLITE_INIT` sets it. */
-    size_t size;
-    /** Handle of the list; 0 once it is released. */
-    uint64_t id;
-    /** The `count` refs, each NUL-terminated. */
-    const char *const *items;
-    /** Number of refs. */
-    size_t count;
-} hoplite_refs;
 
 /** A lease of an object: the object is deleted 5 s after its last lease ends. Released by `hoplite_lease_release`. */
 typedef struct {
@@ -543,17 +552,37 @@ hoplite_code hoplite_seal(hoplite_buffer *buffer,
 hoplite_code hoplite_discard(hoplite_buffer *buffer);
 
 /**
- * Reserves the ref of an object that does not exist yet, so that others can wait for it or reduce it.
+ * Reserves the ref or the name of an object that does not exist yet, so that others can wait for it or reduce it.
  *
  * Only this client can create the object, with the ref as its name. If the client ends first, waiting calls get
- * `HOPLITE_OBJECT_LOST`.
+ * `HOPLITE_OBJECT_LOST`, and others can reserve or put the name.
  *
- * @param timeout seconds to wait for the node.
+ * @param name name that no object has; NULL: a random one.
+ * @param timeout seconds to wait for the node and, with a name, for the owner of the name.
  * @param[out] ref the ref.
+ * @return `HOPLITE_NAME_TAKEN` if an object or another client has the name, `HOPLITE_INVALID_ARGUMENT`,
+ * `HOPLITE_NOT_ALLOWED`.
  */
 hoplite_code hoplite_reserve(hoplite_client client,
+                             const char *name,
                              double timeout,
                              hoplite_ref *ref);
+
+/**
+ * Makes slots: refs that any client of the cluster may put or create, each once, with the directory entry on the node
+ * of this client.
+ *
+ * Calls that wait for a slot that is not filled, and puts of it, get `HOPLITE_OBJECT_LOST` when this client ends.
+ *
+ * @param count number of slots.
+ * @param timeout seconds to wait for the node.
+ * @param[out] refs the slots. Set its `size` before the call.
+ * @return `HOPLITE_INVALID_ARGUMENT`, `HOPLITE_NOT_ALLOWED`, `HOPLITE_STORE_FULL` if the node has too many slots.
+ */
+hoplite_code hoplite_slots(hoplite_client client,
+                           uint32_t count,
+                           double timeout,
+                           hoplite_refs *refs);
 
 /**
  * Folds the first `count` inputs to exist into one new object. Returns at once; `hoplite_get` of the result waits.
@@ -769,7 +798,16 @@ hoplite_code hoplite_seal_async(hoplite_buffer *buffer,
                                 hoplite_pending *pending);
 
 /** Starts `hoplite_reserve`; `hoplite_pending_take_ref` returns its result. */
-hoplite_code hoplite_reserve_async(hoplite_client client, double timeout, hoplite_pending *pending);
+hoplite_code hoplite_reserve_async(hoplite_client client,
+                                   const char *name,
+                                   double timeout,
+                                   hoplite_pending *pending);
+
+/** Starts `hoplite_slots`; `hoplite_pending_take_refs` returns its result. */
+hoplite_code hoplite_slots_async(hoplite_client client,
+                                 uint32_t count,
+                                 double timeout,
+                                 hoplite_pending *pending);
 
 /** Starts `hoplite_reduce`; `hoplite_pending_take_ref` returns its result. */
 hoplite_code hoplite_reduce_async(hoplite_client client,
@@ -920,7 +958,7 @@ hoplite_code hoplite_pending_take_ready(hoplite_pending pending,
                                         size_t *ready_count);
 
 /**
- * Waits for an inputs or lost call and returns its code and refs. Releases `pending`.
+ * Waits for an inputs, lost or slots call and returns its code and refs. Releases `pending`.
  *
  * @param[out] refs the refs. Set its `size` before the call.
  */

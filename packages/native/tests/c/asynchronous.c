@@ -109,8 +109,15 @@ static void results(hoplite_client client) {
     CHECK_OK(hoplite_latest_async(client, "a/", 0, LIMIT, &p));
     CHECK_OK(hoplite_pending_take_ref(p, &ref));
     CHECK(strcmp(ref.text, "a/1") == 0);
-    CHECK_OK(hoplite_reserve_async(client, LIMIT, &p));
+    CHECK_OK(hoplite_reserve_async(client, NULL, LIMIT, &p));
     CHECK_OK(hoplite_pending_take_ref(p, &ref));
+    CHECK_OK(hoplite_reserve_async(client, "mine", LIMIT, &p));
+    CHECK_OK(hoplite_pending_take_ref(p, &ref));
+    CHECK(strcmp(ref.text, "mine") == 0);
+    CHECK_OK(hoplite_slots_async(client, 2, LIMIT, &p));
+    CHECK_OK(hoplite_pending_take_refs(p, &refs));
+    CHECK(refs.count == 2 && strcmp(refs.items[0], refs.items[1]) != 0);
+    CHECK_OK(hoplite_refs_release(&refs));
     CHECK_OK(hoplite_lease_acquire_async(client, "a/1", LIMIT, &p));
     CHECK_OK(hoplite_pending_take_lease(p, &lease));
     CHECK_OK(hoplite_lease_release(lease));

@@ -1,6 +1,8 @@
 /**
  * Every blocking function, with valid arguments.
  */
+#define _POSIX_C_SOURCE 200809L
+
 #include "check.h"
 
 static void objects(hoplite_client client) {
@@ -104,7 +106,7 @@ static void reduces(hoplite_client client) {
 
     put_floats(client, first, 2, &a);
     put_floats(client, second, 2, &b);
-    CHECK_OK(hoplite_reserve(client, LIMIT, &reserved));
+    CHECK_OK(hoplite_reserve(client, NULL, LIMIT, &reserved));
     inputs[0] = a.text, inputs[1] = b.text, inputs[2] = reserved.text;
     options.count = 2;
     options.name = "sum";
@@ -124,6 +126,84 @@ static void reduces(hoplite_client client) {
     CHECK(count == 2 && ready[0] + ready[1] == 1);
     CHECK_OK(hoplite_wait(client, NULL, 0, 0, 0, NULL, &count));
     CHECK(count == 0);
+}
+
+/** A name that a client reserved is lost with the client; others can then put it. */
+static void names(hoplite_node node, hoplite_client client) {
+    hoplite_client producer = open_client(node);
+    hoplite_view view = HOPLITE_INIT(hoplite_view);
+    hoplite_pending get;
+    hoplite_ref ref;
+
+    CHECK_OK(hoplite_reserve(producer, "grad/1", LIMIT, &ref));
+    CHECK(strcmp(ref.text, "grad/1") == 0);
+    CHECK_ERROR(hoplite_reserve(client, "grad/1", LIMIT, &ref), HOPLITE_NAME_TAKEN, "grad/1");
+    CHECK_OK(hoplite_get_async(client, "grad/1", NULL, LIMIT, &get));
+    CHECK_OK(hoplite_client_close(producer));
+    CHECK_ERROR(hoplite_pending_take_view(get, &view), HOPLITE_OBJECT_LOST, "grad/1");
+    put_text(client, "grad/1", "text");
+    CHECK_ERROR(hoplite_reserve(client, "grad/1", LIMIT, &ref), HOPLITE_NAME_TAKEN, "grad/1");
+}
+
+/** Another client fills a slot, once. One that is not filled is lost with the client that made it. */
+static void slots(hoplite_node node, hoplite_client client) {
+    hoplite_client caller = open_client(node);
+    hoplite_array value = {.data = "text", .nbytes = 4};
+    hoplite_put_options options = HOPLITE_INIT(hoplite_put_options);
+    hoplite_refs refs = HOPLITE_INIT(hoplite_refs);
+    hoplite_view view = HOPLITE_INIT(hoplite_view);
+    hoplite_ref ref;
+
+    CHECK_OK(hoplite_slots(caller, 3, LIMIT, &refs));
+    CHECK(refs.count == 3 && strcmp(refs.items[1], refs.items[2]) != 0);
+    options.name = refs.items[0];
+    CHECK_OK(hoplite_put(client, &value, &options, LIMIT, &ref));
+    CHECK(strcmp(ref.text, refs.items[0]) == 0);
+    CHECK_CODE(hoplite_put(client, &value, &options, LIMIT, &ref), HOPLITE_NAME_TAKEN);
+    CHECK_OK(hoplite_get(caller, refs.items[0], NULL, LIMIT, &view));
+    CHECK(view.nbytes == 4 && memcmp(view.data, "text", 4) == 0);
+    CHECK_OK(hoplite_view_release(&view));
+    CHECK_OK(hoplite_client_close(caller));
+    CHECK_CODE(hoplite_get(client, refs.items[1], NULL, LIMIT, &view), HOPLITE_OBJECT_LOST);
+    options.name = refs.items[2];
+    CHECK_CODE(hoplite_put(client, &value, &options, LIMIT, &ref), HOPLITE_OBJECT_LOST);
+    CHECK_OK(hoplite_refs_release(&refs));
+}
+
+/** A call with HOPLITE_DEFAULT_TIMEOUT has the timeout of its client, or else that of the environment. */
+static void default_timeouts(hoplite_node node) {
+    hoplite_client_options options = HOPLITE_INIT(hoplite_client_options);
+    hoplite_view view = HOPLITE_INIT(hoplite_view);
+    hoplite_client client, unlimited;
+    hoplite_pending get;
+    const char *never[1] = {"never"};
+    size_t ready[1], count;
+
+    options.default_timeout = 0.01;
+    CHECK_OK(hoplite_node_client(node, &options, &client));
+    CHECK_ERROR(hoplite_get(client, "never", NULL, HOPLITE_DEFAULT_TIMEOUT, &view), HOPLITE_TIMEOUT, "0.01");
+    CHECK_OK(hoplite_wait(client, never, 1, 1, HOPLITE_DEFAULT_TIMEOUT, ready, &count));
+    CHECK(count == 0);
+    CHECK_OK(hoplite_get_async(client, "never", NULL, HOPLITE_DEFAULT_TIMEOUT, &get));
+    CHECK_CODE(hoplite_pending_take_view(get, &view), HOPLITE_TIMEOUT);
+    CHECK_OK(hoplite_client_close(client));
+
+    CHECK(setenv("HOPLITE_TIMEOUT", "0.02", 1) == 0);
+    CHECK_OK(hoplite_node_client(node, NULL, &client));
+    options.default_timeout = HOPLITE_NO_TIMEOUT;
+    CHECK_OK(hoplite_node_client(node, &options, &unlimited));
+    CHECK(unsetenv("HOPLITE_TIMEOUT") == 0);
+    CHECK_OK(hoplite_get_async(unlimited, "never", NULL, HOPLITE_DEFAULT_TIMEOUT, &get));
+    CHECK_ERROR(hoplite_get(client, "never", NULL, HOPLITE_DEFAULT_TIMEOUT, &view), HOPLITE_TIMEOUT, "0.02");
+    CHECK_CODE(hoplite_pending_wait(get, 0.05), HOPLITE_TIMEOUT);
+    CHECK_OK(hoplite_pending_cancel(get));
+    CHECK_OK(hoplite_client_close(client));
+    CHECK_OK(hoplite_client_close(unlimited));
+
+    options.default_timeout = -2;
+    CHECK_ERROR(hoplite_node_client(node, &options, &client), HOPLITE_INVALID_ARGUMENT, "default_timeout is -2");
+    CHECK_ERROR(hoplite_init(NULL, NULL, HOPLITE_DEFAULT_TIMEOUT, &client), HOPLITE_INVALID_ARGUMENT,
+                "HOPLITE_DEFAULT_TIMEOUT");
 }
 
 static void lives(hoplite_client client) {
@@ -172,6 +252,9 @@ int main(void) {
     buffers(client);
     reduces(client);
     lives(client);
+    names(node, client);
+    slots(node, client);
+    default_timeouts(node);
 
     options.job = "job";
     options.digest = true;

@@ -98,8 +98,11 @@ public:
     void del(const hoplite::Names& refs, const hoplite::WaitingOptions& options = {.timeout = SOON}) const {
         how == How::blocking ? client.del(refs, options) : finish(how, client.del_async(refs, options));
     }
-    hoplite::Ref reserve() const {
-        return how == How::blocking ? client.reserve() : finish(how, client.reserve_async());
+    hoplite::Ref reserve(const hoplite::ReserveOptions& options = {.timeout = SOON}) const {
+        return how == How::blocking ? client.reserve(options) : finish(how, client.reserve_async(options));
+    }
+    std::vector<hoplite::Ref> slots(std::uint32_t count) const {
+        return how == How::blocking ? client.slots(count) : finish(how, client.slots_async(count));
     }
     hoplite::Lease lease(hoplite::Name ref) const {
         return how == How::blocking ? client.lease(ref) : finish(how, client.lease_async(ref));

@@ -99,12 +99,12 @@ TEST_F(Lifetimes, handles_are_released_once) {
     EXPECT_EQ(hoplite_client_close(raw), HOPLITE_INVALID_HANDLE);
     EXPECT_NE(message().find("client"), std::string::npos) << message();
     hoplite_ref ref{};
-    EXPECT_EQ(hoplite_reserve(raw, 1, &ref), HOPLITE_CLIENT_CLOSED);
+    EXPECT_EQ(hoplite_reserve(raw, nullptr, 1, &ref), HOPLITE_CLIENT_CLOSED);
     EXPECT_EQ(hoplite_client_close(hoplite_client{}), HOPLITE_INVALID_HANDLE);
     EXPECT_EQ(hoplite_client_close(hoplite_client{0xDEAD'BEEF'0000'0001}), HOPLITE_INVALID_HANDLE);
 
     const hoplite_client own = client.raw();
-    ASSERT_EQ(hoplite_reserve(own, 1, &ref), HOPLITE_OK);
+    ASSERT_EQ(hoplite_reserve(own, nullptr, 1, &ref), HOPLITE_OK);
     client.put("x", {.name = ref.text});
     hoplite_view view{};
     view.size = sizeof view;
@@ -148,7 +148,7 @@ TEST_F(Lifetimes, handles_of_another_type_are_rejected) {
     hoplite_queue queue{};
     ASSERT_EQ(hoplite_queue_new(&queue), HOPLITE_OK);
     hoplite_ref ref{};
-    EXPECT_EQ(hoplite_reserve(hoplite_client{queue.id}, 1, &ref), HOPLITE_INVALID_HANDLE);
+    EXPECT_EQ(hoplite_reserve(hoplite_client{queue.id}, nullptr, 1, &ref), HOPLITE_INVALID_HANDLE);
     EXPECT_EQ(hoplite_lease_release(hoplite_lease{client.raw().id}), HOPLITE_INVALID_HANDLE);
     EXPECT_EQ(hoplite_queue_close(queue), HOPLITE_OK);
 }

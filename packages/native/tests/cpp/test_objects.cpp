@@ -197,6 +197,50 @@ TEST_P(Contract, the_reservation_of_a_client_ends_with_it) {
     fails<hoplite::ObjectLost>([&] { get.get(); }, {ref.text().c_str()});
 }
 
+TEST_P(Contract, a_reserved_name_is_lost_with_its_client) {
+    Verbs client = another();
+    const hoplite::Ref ref = client.reserve({.name = name(), .timeout = SOON});
+    EXPECT_EQ(ref, hoplite::Ref(name()));
+    fails<hoplite::NameTaken>([&] { putter->put("not mine", {.name = name()}); }, {name().c_str()});
+    Later get([&] { (void)getter->get(name()); });
+    eventually([&] { return getter->waiting() > 0; });
+    client.client.close();
+    fails<hoplite::ObjectLost>([&] { get.get(); }, {name().c_str()});
+    putter->reserve({.name = name(), .timeout = SOON});
+    putter->put(numbers(LARGE), {.name = name()});
+    same(getter->get<float>(name()), numbers(LARGE));
+}
+
+TEST_P(Contract, any_client_fills_a_slot_once) {
+    Verbs client = another();
+    const std::vector<hoplite::Ref> slots = client.slots(3);
+    ASSERT_EQ(slots.size(), 3U);
+    EXPECT_EQ(getter->put(numbers(LARGE), {.name = slots[0]}), slots[0]);
+    EXPECT_EQ(reducer->put(numbers(LARGE), {.name = slots[1]}), slots[1]);
+    fails<hoplite::NameTaken>([&] { putter->put("late", {.name = slots[1]}); }, {slots[1].text().c_str()});
+    same(client.get<float>(slots[0]), numbers(LARGE));
+    same(putter->get<float>(slots[1]), numbers(LARGE));
+    Later get([&] { (void)getter->get(slots[2]); });
+    eventually([&] { return getter->waiting() > 0; });
+    client.client.close();
+    fails<hoplite::ObjectLost>([&] { get.get(); }, {slots[2].text().c_str()});
+    putter->del({slots[0], slots[1]});
+}
+
+TEST_P(Contract, a_call_without_a_timeout_has_that_of_its_client) {
+    const hoplite::ClientOptions options{.default_timeout = 20ms};
+    const hoplite::Node& node = Stage::get().nodes[0];
+    const Verbs verbs{place() == Place::attached ? hoplite::connect(*node.socket(), options) : node.client(options),
+                      how()};
+    fails<hoplite::Timeout>([&] { (void)verbs.get(name(), {}); }, {name().c_str(), "0.02"});
+    EXPECT_EQ(verbs.wait(name(), {}).ready.size(), 0U);
+    auto pending = verbs.client.get_async(name(), {.timeout = hoplite::no_timeout});
+    EXPECT_FALSE(pending.wait_for(50ms));
+    putter->put("came", {.name = name()});
+    EXPECT_EQ(pending.get().nbytes(), 4U);
+    fails<hoplite::InvalidArgument>([&] { (void)node.client({.default_timeout = 0s}); }, {"default_timeout"});
+}
+
 TEST_P(Contract, a_lease_belongs_to_its_client) {
     const hoplite::Ref ref = mine(putter->put(numbers(LARGE)));
     hoplite::Lease lease = getter->lease(ref);
@@ -275,6 +319,8 @@ TEST_P(Contract, calls_of_a_closed_client_fail) {
         [&] { verbs.del(ref); },
         [&] { verbs.latest("a/"); },
         [&] { verbs.reserve(); },
+        [&] { verbs.reserve({.name = name("reserved")}); },
+        [&] { verbs.slots(1); },
         [&] { (void)verbs.lease(ref); },
         [&] { verbs.locations(ref); },
         [&] { verbs.status(); },

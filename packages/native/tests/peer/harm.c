@@ -81,7 +81,7 @@ static void run_child(const words *words) {
     }
     if (strcmp(mode, "forked") == 0) {
         hoplite_ref ref;
-        child_requires(hoplite_reserve(client_of(words), 5.0, &ref) == HOPLITE_FORKED_CLIENT, "not FORKED_CLIENT");
+        child_requires(hoplite_reserve(client_of(words), NULL, 5.0, &ref) == HOPLITE_FORKED_CLIENT, "not FORKED_CLIENT");
     }
     /* Runs the exit handlers and destructors of the library. */
     exit(0);

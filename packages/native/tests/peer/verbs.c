@@ -141,9 +141,18 @@ static hoplite_code latest(const words *w, result *r, hoplite_pending *later) {
 }
 
 static hoplite_code reserve(const words *w, result *r, hoplite_pending *later) {
+    const char *name = words_text(w, "name");
     r->kind = REF;
-    return later ? hoplite_reserve_async(client_of(w), timeout_of(w), later)
-                 : hoplite_reserve(client_of(w), timeout_of(w), &r->ref);
+    return later ? hoplite_reserve_async(client_of(w), name, timeout_of(w), later)
+                 : hoplite_reserve(client_of(w), name, timeout_of(w), &r->ref);
+}
+
+static hoplite_code slots(const words *w, result *r, hoplite_pending *later) {
+    uint32_t count = (uint32_t)words_size(w, "count", 0);
+    r->kind = REFS;
+    r->refs = (hoplite_refs)HOPLITE_INIT(hoplite_refs);
+    return later ? hoplite_slots_async(client_of(w), count, timeout_of(w), later)
+                 : hoplite_slots(client_of(w), count, timeout_of(w), &r->refs);
 }
 
 static hoplite_code lease(const words *w, result *r, hoplite_pending *later) {
@@ -173,7 +182,7 @@ static const struct {
     {"put", put},           {"create", create},       {"seal", seal},     {"get", get},
     {"get_into", get_into}, {"wait", wait_for},       {"reduce", reduce}, {"inputs", inputs},
     {"lost", lost},         {"delete", delete_refs},  {"latest", latest}, {"reserve", reserve},
-    {"lease", lease},       {"locations", locations}, {"status", status},
+    {"slots", slots},       {"lease", lease},         {"locations", locations}, {"status", status},
 };
 
 bool run_call(const words *words) {

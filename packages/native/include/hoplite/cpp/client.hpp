@@ -13,7 +13,8 @@ inline namespace HOPLITE_NAMESPACE {
 /// A process's connection to the node of its host: `hoplite::init()`, `hoplite::connect()` or `node.client()`.
 ///
 /// Copies share the connection, which closes with the last of them. All methods are thread-safe. A timeout of 0 does
-/// not wait; without one, a call waits until the object exists or can no longer appear.
+/// not wait. A call without one has the `default_timeout` of the client. If that has none, or with `no_timeout`, a call
+/// waits until the object exists or can no longer appear.
 ///
 /// All methods report `ClientClosed` after `close`, and `NodeDown` if the node has closed or failed. In a forked child,
 /// a client attaches to the node again on first use. It reports `ForkedClient` if the node has no socket.
@@ -327,18 +328,46 @@ public:
         });
     }
 
-    /// Reserves the ref of an object that does not exist yet, so that others can wait for it or reduce it. Only this
-    /// client can create the object, with `.name =` the ref. If it ends first, waiting calls report `ObjectLost`.
-    Ref reserve(const WaitingOptions& options = {}) const { return detail::unwrap(try_reserve(options)); }
+    /// Reserves the ref or the name of an object that does not exist yet, so that others can wait for it or reduce it.
+    /// Only this client can create the object, with `.name =` the ref. If it ends first, waiting calls report
+    /// `ObjectLost`, and others can reserve or put the name.
+    ///
+    /// @throws NameTaken An object has the name, or another client has reserved it.
+    Ref reserve(const ReserveOptions& options = {}) const { return detail::unwrap(try_reserve(options)); }
 
-    Result<Ref> try_reserve(const WaitingOptions& options = {}) const {
+    Result<Ref> try_reserve(const ReserveOptions& options = {}) const {
         hoplite_ref ref{};
-        return result(hoplite_reserve(raw(), detail::seconds(options.timeout), &ref), [&] { return Ref(ref); });
+        return result(hoplite_reserve(raw(), options.name.text(), detail::seconds(options.timeout), &ref),
+                      [&] { return Ref(ref); });
     }
 
-    Pending<Ref> reserve_async(const WaitingOptions& options = {}) const {
+    Pending<Ref> reserve_async(const ReserveOptions& options = {}) const {
         return begin<Ref>({}, [&](hoplite_pending* pending) {
-            return hoplite_reserve_async(raw(), detail::seconds(options.timeout), pending);
+            return hoplite_reserve_async(raw(), options.name.text(), detail::seconds(options.timeout), pending);
+        });
+    }
+
+    /// Makes slots: refs that any client of the cluster may put or create, each once, with the directory entry on this
+    /// host's node. Calls that wait for one that is not filled, and puts of it, report `ObjectLost` when this client
+    /// ends.
+    ///
+    /// @throws NotAllowed The capability of this client has a prefix.
+    /// @throws StoreFull The node has too many slots.
+    std::vector<Ref> slots(std::uint32_t count, const WaitingOptions& options = {}) const {
+        return detail::unwrap(try_slots(count, options));
+    }
+
+    Result<std::vector<Ref>> try_slots(std::uint32_t count, const WaitingOptions& options = {}) const {
+        detail::Finish<std::vector<Ref>> finish;
+        finish.raw.size = sizeof finish.raw;
+        const hoplite_code code = hoplite_slots(raw(), count, detail::seconds(options.timeout), &finish.raw);
+        if (code != HOPLITE_OK) return detail::failure(error(code));
+        return finish.value(handle_);
+    }
+
+    Pending<std::vector<Ref>> slots_async(std::uint32_t count, const WaitingOptions& options = {}) const {
+        return begin<std::vector<Ref>>({}, [&](hoplite_pending* pending) {
+            return hoplite_slots_async(raw(), count, detail::seconds(options.timeout), pending);
         });
     }
 
@@ -460,9 +489,10 @@ inline Result<Client> attached(hoplite_code code, hoplite_client raw) {
 /// @throws NotAllowed The node rejects the capability, or requires one.
 inline Result<Client> try_init(const std::optional<std::string>& address = {}, const ClientOptions& options = {}) {
     const auto raw_options = detail::raw(options);
+    if (!raw_options) return detail::failure(raw_options.error());
     hoplite_client raw{};
-    return detail::attached(hoplite_init(detail::text(address), &*raw_options, detail::seconds(options.timeout), &raw),
-                            raw);
+    return detail::attached(
+        hoplite_init(detail::text(address), &*raw_options, options.timeout.value_or(no_timeout).count(), &raw), raw);
 }
 
 inline Client init(const std::optional<std::string>& address = {}, const ClientOptions& options = {}) {
@@ -477,9 +507,10 @@ inline Client init(const std::optional<std::string>& address = {}, const ClientO
 /// @throws NotAllowed The node rejects the capability, or requires one.
 inline Result<Client> try_connect(const std::string& address, const ClientOptions& options = {}) {
     const auto raw_options = detail::raw(options);
+    if (!raw_options) return detail::failure(raw_options.error());
     hoplite_client raw{};
-    return detail::attached(hoplite_connect(address.c_str(), &*raw_options, detail::seconds(options.timeout), &raw),
-                            raw);
+    return detail::attached(
+        hoplite_connect(address.c_str(), &*raw_options, options.timeout.value_or(no_timeout).count(), &raw), raw);
 }
 
 inline Client connect(const std::string& address, const ClientOptions& options = {}) {

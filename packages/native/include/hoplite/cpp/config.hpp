@@ -62,17 +62,18 @@
 namespace hoplite {
 inline namespace HOPLITE_NAMESPACE {
 
-/// A timeout. Absent: no limit. 0 does not wait.
+/// A timeout or another time. 0 does not wait. A call without a timeout has that of its client, by default no limit.
 using Duration = std::optional<std::chrono::duration<double>>;
+
+/// Timeout of a call that waits without limit, whatever the timeout of its client is.
+inline constexpr std::chrono::duration<double> no_timeout{std::numeric_limits<double>::infinity()};
 
 /// Bytes in one KiB, MiB and GiB, as in `.capacity = 64 * hoplite::MiB`.
 inline constexpr std::uint64_t KiB = 1024, MiB = 1024 * KiB, GiB = 1024 * MiB;
 
 namespace detail {
 
-inline double seconds(const Duration& timeout) noexcept {
-    return timeout ? timeout->count() : std::numeric_limits<double>::infinity();
-}
+inline double seconds(const Duration& timeout) noexcept { return timeout ? timeout->count() : HOPLITE_DEFAULT_TIMEOUT; }
 
 // The library is not instrumented, so the thread sanitizer does not see that filling a buffer happens before reading
 // the view of another thread. Memory goes to the library by `publish`, and comes from it by `receive`.

@@ -163,6 +163,7 @@ public:
     [[nodiscard]] Result<Client> try_client(const ClientOptions& options = {}) const {
         if (raw_.id == 0) return detail::failure(gone());
         const auto raw_options = detail::raw(options);
+        if (!raw_options) return detail::failure(raw_options.error());
         hoplite_client raw{};
         return detail::attached(hoplite_node_client(raw_, &*raw_options, &raw), raw);
     }

@@ -17,7 +17,7 @@ inline namespace HOPLITE_NAMESPACE {
 
 /// Options of `init`, `connect` and `Node::client`.
 struct ClientOptions {
-    /// Time to wait for the node. Without effect in `Node::client`.
+    /// Time to wait for the node; absent: no limit. Without effect in `Node::client`.
     Duration timeout = std::chrono::duration<double>(10);
     /// Name that marks all objects this client creates: they are deleted 5 s after the last client of the job ends.
     std::optional<std::string> job = {};
@@ -27,6 +27,8 @@ struct ClientOptions {
     std::optional<std::string> capability = {};
     /// Whether `put` announces the SHA-256 of the bytes, which every receiver verifies.
     bool digest = false;
+    /// Timeout of the calls that set none. Absent: HOPLITE_TIMEOUT, or else no limit.
+    Duration default_timeout = {};
 };
 
 /// Options of `Client::put`.
@@ -111,6 +113,14 @@ struct LatestOptions {
     Duration timeout = {};
 };
 
+/// Options of `Client::reserve`.
+struct ReserveOptions {
+    /// Name that no object has. Absent: an id.
+    Name name = {};
+    /// Time to wait for the node and, with a name, for its owner.
+    Duration timeout = {};
+};
+
 /// Options of the other verbs that wait.
 struct WaitingOptions {
     /// Time to wait for the reply.
@@ -134,12 +144,17 @@ inline Result<void> check_ttl(const Duration& ttl) {
 }
 
 inline Result<hoplite_client_options> raw(const ClientOptions& options) {
+    // In the struct of C, 0 is the default.
+    if (options.default_timeout && !(options.default_timeout->count() > 0)) {
+        return failure(invalid("default_timeout is not above 0 s: set more, or none"));
+    }
     hoplite_client_options raw{};
     raw.size = sizeof raw;
     raw.job = text(options.job);
     raw.capability = text(options.capability);
     raw.no_reconnect = !options.reconnect;
     raw.digest = options.digest;
+    raw.default_timeout = options.default_timeout ? options.default_timeout->count() : 0;
     return raw;
 }
 
