@@ -26,10 +26,11 @@ PYTHON = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 COMMANDS = [line.strip() for line in re.findall(r"^    .*$", README, re.MULTILINE)]
 
 
-def run(script: str, environment: dict[str, str]) -> subprocess.Popen[str]:
+def run(script: str, environment: dict[str, str], *, stderr: int | None = None) -> subprocess.Popen[str]:
     """Starts a user's script."""
+    command = [sys.executable, "-c", script]
     return subprocess.Popen(
-        [sys.executable, "-c", script], env={**os.environ, **environment}, stdout=subprocess.PIPE, text=True
+        command, env={**os.environ, **environment}, stdout=subprocess.PIPE, stderr=stderr, text=True
     )
 
 
@@ -90,6 +91,42 @@ def test_the_example_of_two_hosts_runs(hosts: list[dict[str, str]], order: str, 
             client = hoplite.connect(hosts[0]["XDG_RUNTIME_DIR"] + "/hoplite/node.sock")
             eventually(lambda: client.directory() == [])  # noqa: B023 - waited for here
             client.close()
+
+
+# Each script, with the part of its program before its last put.
+KILLED = {"one": "hp.put(array", "two": "hp.put(np.full"}
+
+
+@pytest.mark.faults("kills a program")
+@pytest.mark.parametrize("order", ["one first", "two first"])
+@pytest.mark.parametrize("killed", KILLED)
+def test_a_script_that_is_killed_before_its_put_ends_the_wait_of_the_other(
+    hosts: list[dict[str, str]], order: str, killed: str
+) -> None:
+    """The error names the process and the node."""
+    two, one = PYTHON[1:3]
+    scripts = {"one": one, "two": two}
+    scripts[killed] = scripts[killed].replace(KILLED[killed], f"import os\nos.kill(os.getpid(), 9)\n{KILLED[killed]}")
+    assert scripts[killed] not in PYTHON
+    with ExitStack() as stack:
+        started = {
+            which: stack.enter_context(run(scripts[which], hosts[which == "two"], stderr=subprocess.PIPE))
+            for which in sorted(scripts, key=lambda which: not order.startswith(which))
+        }
+        errors = {which: script.communicate(timeout=SOON)[1] for which, script in started.items()}
+    assert errors[killed] == ""
+    lost, other = {"one": ("answer/1", "two"), "two": ("part/2", "one")}[killed]
+    process = started[killed].pid
+    assert re.search(rf"ObjectLost: .*{lost}.* process {process} on node \w+", errors[other]), errors[other]
+
+
+@pytest.mark.faults("kills a program")
+def test_the_sum_continues_without_the_part_of_a_killed_script(hosts: list[dict[str, str]]) -> None:
+    two, one = PYTHON[1:3]
+    with run(two.replace(KILLED["two"], f"import os\nos.kill(os.getpid(), 9)\n{KILLED['two']}"), hosts[1]) as killed:
+        killed.communicate(timeout=SOON)
+    with run(one.replace('op="sum"', 'op="sum", count=1'), hosts[0]) as script:
+        assert script.communicate(timeout=SOON)[0].startswith("1.0 [Ref('part/1'")
 
 
 def run_both(hosts: list[dict[str, str]], order: str, one: str, two: str) -> None:
