@@ -13,7 +13,7 @@ import pytest
 import torch_forks
 from hoplite import testing
 from hoplite.errors import DecodeError, InvalidArgument, NameTaken, StoreFull
-from support import eventually
+from support import Later, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -185,13 +185,30 @@ def test_a_save_that_fails_leaves_the_previous_checkpoint(monkeypatch: pytest.Mo
 
 def test_a_name_is_used_once(client: hoplite.Client) -> None:
     save(client, "ckpt/1", {"w": numbered(10)})
-    with pytest.raises(dcp.CheckpointException, match="checkpoint ckpt/1 exists: save under another name"):
+    with pytest.raises(dcp.CheckpointException, match="checkpoint ckpt/1 exists, .*: save under another name"):
         save(client, "ckpt/1", {"w": numbered(10)})
     writer = HopliteWriter("ckpt/1", client=client)
     dcp.save({"w": numbered(10)}, checkpoint_id="ckpt/2", storage_writer=writer)
     assert [row["ref"] for row in client.objects("ckpt/") if row["ref"].count("/") == 1] == ["ckpt/1", "ckpt/2"]
     with pytest.raises(NameTaken):
         writer.set_up_storage_writer(True)
+
+
+def test_a_load_ends_if_the_process_that_saves_fails(client: hoplite.Client, node: hoplite.Node) -> None:
+    """It does not wait for its timeout. Then another process can save the checkpoint."""
+    state = {"w": numbered(10)}
+    save(client, "ckpt/1", state)
+    with node.client() as saving:
+        HopliteWriter("ckpt/2", client=saving).set_up_storage_writer(True)
+        with pytest.raises(dcp.CheckpointException, match="another process saves it"):
+            save(client, "ckpt/2", state)
+        assert load(client, "ckpt/", state).checkpoint_id == "ckpt/1"
+        waiting = Later(load, client, "ckpt/2", state)
+        assert not waiting.done(within=0.05)
+    with pytest.raises(dcp.CheckpointException, match="object ckpt/2 is lost: .* was closed before the put"):
+        waiting.result()
+    save(client, "ckpt/2", state)
+    assert load(client, "ckpt/", state).checkpoint_id == "ckpt/2"
 
 
 def test_a_missing_checkpoint_is_reported(client: hoplite.Client) -> None:

@@ -64,6 +64,7 @@ class HopliteReader(dcp.StorageReader):
         Raises:
             DecodeError: the object is not a checkpoint.
             InvalidArgument: there is no `checkpoint_id`.
+            ObjectLost: the process that saved the checkpoint has failed before it was complete.
             Timeout: the checkpoint did not exist in time.
         """
         if self._given is None:

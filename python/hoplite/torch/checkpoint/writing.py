@@ -66,20 +66,27 @@ class HopliteWriter(dcp.StorageWriter):
         self._save = uuid.uuid4().hex
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
-        """Checks that the checkpoint can be saved.
+        """Checks that the checkpoint can be saved, and reserves its name.
+
+        A load that waits for the checkpoint therefore ends with `ObjectLost` if this process or its node fails.
 
         Raises:
             InvalidArgument: there is no `checkpoint_id`, or `use_collectives` is False; or `retain` is given and the
                 name has no number.
-            NameTaken: a checkpoint with this name exists.
+            NameTaken: a checkpoint with this name exists, or another process saves it.
         """
         name = self._name()
         if not kwargs.get("use_collectives", True):
             raise InvalidArgument("use_collectives=False saves no complete checkpoint: leave it out")
         if self._retain is not None and not name.rpartition("/")[2].isdecimal():
             raise InvalidArgument(f"retain needs a number at the end of {name!r}: pass a name such as 'ckpt/17'")
-        if is_coordinator and self._client.locations(name, timeout=self._timeout):
-            raise NameTaken(f"checkpoint {name} exists: save under another name, or delete it first")
+        if is_coordinator:
+            try:
+                self._client.reserve(name=name, timeout=self._timeout)
+            except NameTaken:
+                raise NameTaken(
+                    f"checkpoint {name} exists, or another process saves it: save under another name, or delete it first"
+                ) from None
 
     def prepare_local_plan(self, plan: Any) -> Any:
         """Returns the plan of this rank, unchanged."""
