@@ -129,7 +129,7 @@ pub(crate) unsafe fn refs<'a>(
 }
 
 /// `HOPLITE_DEFAULT_TIMEOUT`: the timeout of the client.
-const DEFAULT_TIMEOUT: f64 = -1.0;
+const DEFAULT_TIMEOUT: f64 = f64::NEG_INFINITY;
 
 /// A call with its timeout; with that of its client for `HOPLITE_DEFAULT_TIMEOUT`.
 pub(crate) fn limited<V: Verb>(call: Call<'_, V>, seconds: f64) -> Result<Call<'_, V>> {

@@ -44,7 +44,7 @@
  * Timeout of a call of a client that has the timeout of that client: `default_timeout` of its options, or else the
  * setting `timeout` (the environment variable HOPLITE_TIMEOUT), or else no limit.
  */
-#define HOPLITE_DEFAULT_TIMEOUT (-1.0)
+#define HOPLITE_DEFAULT_TIMEOUT (-(double)INFINITY)
 
 /** Initial value of a struct that begins with `size`: every other field is 0. */
 #ifdef __cplusplus
