@@ -185,7 +185,7 @@ def test_a_save_that_fails_leaves_the_previous_checkpoint(monkeypatch: pytest.Mo
 
 def test_a_name_is_used_once(client: hoplite.Client) -> None:
     save(client, "ckpt/1", {"w": numbered(10)})
-    with pytest.raises(dcp.CheckpointException, match="checkpoint ckpt/1 exists, .*: save under another name"):
+    with pytest.raises(dcp.CheckpointException, match=r"checkpoint ckpt/1 exists, .*: use another name"):
         save(client, "ckpt/1", {"w": numbered(10)})
     writer = HopliteWriter("ckpt/1", client=client)
     dcp.save({"w": numbered(10)}, checkpoint_id="ckpt/2", storage_writer=writer)
@@ -205,7 +205,7 @@ def test_a_load_ends_if_the_process_that_saves_fails(client: hoplite.Client, nod
         assert load(client, "ckpt/", state).checkpoint_id == "ckpt/1"
         waiting = Later(load, client, "ckpt/2", state)
         assert not waiting.done(within=0.05)
-    with pytest.raises(dcp.CheckpointException, match="object ckpt/2 is lost: .* was closed before the put"):
+    with pytest.raises(dcp.CheckpointException, match=r"object ckpt/2 is lost: .* was closed before the put"):
         waiting.result()
     save(client, "ckpt/2", state)
     assert load(client, "ckpt/", state).checkpoint_id == "ckpt/2"

@@ -145,7 +145,8 @@ def test_objects_of_a_killed_native_node(peer: Peer, setup: str) -> None:
         waiting = [Later(pair.python.get, ref, timeout=SOON) for ref in unfilled]
         total = pair.python.reduce([lost, reserved], "sum")
         peer.kill()
-        for call in (*(later.result for later in waiting), lambda: pair.python.get(lost, timeout=SOON), lambda: total.inputs(SOON)):
+        waits = [later.result for later in waiting]
+        for call in (*waits, lambda: pair.python.get(lost, timeout=SOON), lambda: total.inputs(SOON)):
             gone(call, errors.ObjectLost)
         same(pair.python.get(kept, timeout=SOON), array)
         same(pair.python.get(fetched, timeout=SOON), array)

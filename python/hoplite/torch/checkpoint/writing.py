@@ -85,7 +85,7 @@ class HopliteWriter(dcp.StorageWriter):
                 self._client.reserve(name=name, timeout=self._timeout)
             except NameTaken:
                 raise NameTaken(
-                    f"checkpoint {name} exists, or another process saves it: save under another name, or delete it first"
+                    f"checkpoint {name} exists, or another process saves it: use another name, or delete it first"
                 ) from None
 
     def prepare_local_plan(self, plan: Any) -> Any:
