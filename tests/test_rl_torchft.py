@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hoplite.errors import DecodeError, InvalidArgument, PackageMissing, Timeout, UnsupportedDtype
-from support import eventually
+from hoplite.errors import DecodeError, InvalidArgument, ObjectLost, PackageMissing, Timeout, UnsupportedDtype
+from support import Later, eventually
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -202,6 +202,18 @@ def test_a_step_that_is_not_offered_times_out(clients: list[hoplite.Client]) -> 
     assert receive(receiver, sender, 1) == {}
     with pytest.raises(Timeout, match="timed out"):
         receiver.recv_checkpoint(0, sender.metadata(), 2, dt.timedelta(milliseconds=10))
+
+
+def test_a_replica_does_not_wait_for_a_source_that_has_failed(
+    nodes: list[hoplite.Node], clients: list[hoplite.Client]
+) -> None:
+    receiver = HopliteTransport(client=clients[1])
+    with nodes[0].client() as failing:
+        sender = HopliteTransport(client=failing)
+        waiting = Later(receiver.recv_checkpoint, 0, sender.metadata(), 1, 4 * SOON)
+        assert not waiting.done(within=2 * transport.SOURCE_CHECK_S)
+    with pytest.raises(ObjectLost, match=sender.metadata()):
+        waiting.result()
 
 
 def test_a_tensor_without_values_is_rejected(client: hoplite.Client) -> None:

@@ -4,6 +4,9 @@ A source cuts the bytes of its state into chunks. The name of a chunk contains t
 same state share one object per chunk, whichever of them put it. A header, one object per call of `send_checkpoint`,
 lists the chunks. A source holds a lease of its header and of all its chunks until `disallow_checkpoint`. An object is
 deleted once its last lease has ended, also if the sources failed.
+
+A source has reserved a name that it never puts. If its process or node fails, the name is lost, so that replicas which
+wait for the header end.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ import torch
 from torchft.checkpointing.transport import CheckpointTransport
 
 import hoplite
-from hoplite.errors import DecodeError, InvalidArgument, NameTaken
+from hoplite.errors import DecodeError, HopliteError, InvalidArgument, NameTaken, Timeout
 from hoplite.torch import safe_load
 from hoplite.torchft import states
 
@@ -27,6 +30,9 @@ if TYPE_CHECKING:
 
 # Small enough that the sources of one recovery share the work, large enough that names and leases cost little.
 CHUNK_BYTES = 32 * 2**20
+
+# How often a replica that waits for a header checks whether its source has failed.
+SOURCE_CHECK_S = 1.0
 
 
 class HopliteTransport(CheckpointTransport[Any]):
@@ -54,6 +60,7 @@ class HopliteTransport(CheckpointTransport[Any]):
         self._source = uuid.uuid4()
         self._sent = 0
         self._leases: list[hoplite.Lease] = []
+        self._client.reserve(name=_alive(self.metadata()))
 
     def metadata(self) -> str:
         """Returns the prefix of the names of this source's headers, which torchft sends to healing replicas."""
@@ -83,6 +90,8 @@ class HopliteTransport(CheckpointTransport[Any]):
         try:
             # A failed step is sent again. Receivers get the newest header.
             self._sent += 1
+            # Its node may have restarted.
+            self._client.reserve(name=_alive(self.metadata()), timeout=_left(deadline))
             name = f"{self.metadata()}/{step}/{self._sent}"
             self._lease(name, deadline)
             self._client.put(header, name=name, timeout=_left(deadline))
@@ -109,11 +118,11 @@ class HopliteTransport(CheckpointTransport[Any]):
         Raises:
             DecodeError: the state contains an object that is not safe to load here.
             ObjectDeleted: the source has stopped offering this step.
-            ObjectLost: all nodes with a part of the state have failed.
+            ObjectLost: the source failed before it offered this step, or all nodes with a part of the state have.
             Timeout: the source did not offer this step, or the bytes did not arrive, in time.
         """
         deadline = _deadline(timeout)
-        newest = self._client.latest(f"{metadata}/{step}/", timeout=_left(deadline))
+        newest = self._newest(metadata, step, deadline)
         header = safe_load.load(self._client.get(newest, timeout=_left(deadline)), f"step {step} of {metadata}")
         skeleton = states.Skeleton(header["state"])
         spans = _spans(skeleton.nbytes)
@@ -134,6 +143,22 @@ class HopliteTransport(CheckpointTransport[Any]):
     def shutdown(self, wait: bool = True) -> None:
         """Stops offering the state. The client stays open. A second call does nothing."""
         self.disallow_checkpoint()
+        with contextlib.suppress(HopliteError):
+            self._client.delete(_alive(self.metadata()))
+
+    def _newest(self, metadata: str, step: int, deadline: float) -> hoplite.Ref:
+        """Waits for a header of a step, until its source has failed."""
+        while True:
+            left = _left(deadline)
+            try:
+                return self._client.latest(f"{metadata}/{step}/", timeout=min(left, SOURCE_CHECK_S))
+            except Timeout:
+                if left <= SOURCE_CHECK_S:
+                    raise
+            if self._client.wait([_alive(metadata)], timeout=0)[0]:
+                # It raises, unless the source has reserved the name again.
+                with contextlib.suppress(Timeout):
+                    self._client.get(_alive(metadata), timeout=SOURCE_CHECK_S)
 
     def _put_chunk(self, name: str, flat: states.FlatState, span: tuple[int, int], deadline: float) -> None:
         self._lease(name, deadline)
@@ -151,6 +176,11 @@ class HopliteTransport(CheckpointTransport[Any]):
 
     def _lease(self, name: str, deadline: float) -> None:
         self._leases.append(self._client.lease(name, timeout=_left(deadline)))
+
+
+def _alive(metadata: str) -> str:
+    """Returns the name that a source has reserved as long as it runs."""
+    return f"{metadata}/alive/0"
 
 
 def _spans(nbytes: int) -> list[tuple[int, int]]:
