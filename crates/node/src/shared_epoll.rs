@@ -57,6 +57,9 @@ pub(crate) enum Waited {
 /// The token of a [`SharedEpoll::poke`] event.
 const POKED: u64 = u64::MAX;
 
+/// The events of a descriptor.
+const READABLE: EventFlags = EventFlags::IN.union(EventFlags::RDHUP).union(EventFlags::ET);
+
 /// Events that one thread takes at a time. Other threads take the rest.
 const EVENTS_AT_ONCE: usize = 8;
 
@@ -72,11 +75,16 @@ impl SharedEpoll {
     }
 
     /// Adds a non-blocking `descriptor`. The thread that handles its event gets `token` and whether it is the last
-    /// event, and must read everything available. Closing the descriptor removes it.
+    /// event, and must read everything available, or call [`SharedEpoll::raise`] later. Closing the descriptor
+    /// removes it.
     pub(crate) fn add(&self, descriptor: impl AsFd, token: u64) -> io::Result<()> {
         debug_assert_ne!(token, POKED);
-        let flags = EventFlags::IN | EventFlags::RDHUP | EventFlags::ET;
-        Ok(epoll::add(&self.set, descriptor, EventData::new_u64(token), flags)?)
+        Ok(epoll::add(&self.set, descriptor, EventData::new_u64(token), READABLE)?)
+    }
+
+    /// Raises the event of a descriptor again if there is something to read, which a thread has left unread.
+    pub(crate) fn raise(&self, descriptor: impl AsFd, token: u64) -> io::Result<()> {
+        Ok(epoll::modify(&self.set, descriptor, EventData::new_u64(token), READABLE)?)
     }
 
     /// Handles events until this is closed.

@@ -80,11 +80,6 @@ impl Supervisor {
         self.runtime.spawn_blocking(move || tasks.catch(task, work))
     }
 
-    /// Waits for a future on the calling thread, which must not belong to the runtime.
-    pub(crate) fn block_on<T>(&self, what: impl Future<Output = T>) -> T {
-        self.runtime.block_on(what)
-    }
-
     /// Starts a thread.
     ///
     /// # Errors

@@ -62,6 +62,8 @@ struct Connection {
     unread: Mutex<Unread>,
     /// A newer connection replaced this one: its unread messages are dropped.
     is_replaced: AtomicBool,
+    /// A task reads it again once the state machine has caught up.
+    is_paused: AtomicBool,
 }
 
 /// Bytes received on a connection.
@@ -70,6 +72,14 @@ struct Unread {
     /// Bytes of an incomplete message.
     bytes: Vec<u8>,
     open: Open,
+}
+
+/// Why a thread stopped reading a connection.
+enum Taken {
+    /// No bytes are left.
+    All,
+    /// Too many events wait for the state machine.
+    Congested,
 }
 
 /// Bytes per read: many small messages.
@@ -105,8 +115,9 @@ impl Control {
     ) -> Option<u64> {
         let token = self.counted.fetch_add(1, Ordering::Relaxed);
         let unread = Mutex::new(Unread { bytes: Vec::new(), open });
-        let is_replaced = AtomicBool::new(false);
-        let connection = Arc::new(Connection { from, generation, stream, unread, is_replaced });
+        let (is_replaced, is_paused) = (AtomicBool::new(false), AtomicBool::new(false));
+        let connection =
+            Arc::new(Connection { from, generation, stream, unread, is_replaced, is_paused });
         let replaced = {
             let mut connections = lock(&self.connections);
             let is_later =
@@ -161,10 +172,32 @@ impl Control {
     fn take_from(&self, token: u64, is_last: bool) {
         let connection = lock(&self.connections).get(&token).cloned();
         let Some(connection) = connection else { return };
-        if let Err(error) = connection.take(self, is_last) {
-            debug!(node = %connection.from, %error, "a control connection ended");
-            lock(&self.connections).remove(&token);
+        match connection.take(self, is_last) {
+            Ok(Taken::All) => {}
+            Ok(Taken::Congested) => self.read_later(token, &connection),
+            Err(error) => {
+                debug!(node = %connection.from, %error, "a control connection ended");
+                lock(&self.connections).remove(&token);
+            }
         }
+    }
+
+    /// Raises the event of a connection again when the state machine has caught up. Until then no thread waits: the
+    /// caller's may have a timeout.
+    fn read_later(&self, token: u64, connection: &Arc<Connection>) {
+        if connection.is_paused.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        let (epoll, events) = (self.epoll.clone(), self.events.clone());
+        let connection = Arc::downgrade(connection);
+        self.tasks.spawn(Task::Control, async move {
+            events.until_uncongested(Source::Members).await;
+            if let Some(connection) = connection.upgrade() {
+                connection.is_paused.store(false, Ordering::SeqCst);
+                // This fails only if the connection is closed.
+                let _ = epoll.raise(&connection.stream, token);
+            }
+        });
     }
 }
 
@@ -174,15 +207,16 @@ fn take_off(connections: &mut HashMap<u64, Arc<Connection>>, from: NodeId) -> Ve
 }
 
 impl Connection {
-    /// Passes on all available messages; if this is the last event, reads until the end of the stream.
-    fn take(&self, control: &Control, is_last: bool) -> Result<(), LinkError> {
+    /// Passes on all available messages, until too many wait for the state machine; if this is the last event, reads
+    /// until the end of the stream.
+    fn take(&self, control: &Control, is_last: bool) -> Result<Taken, LinkError> {
         let mut unread = lock(&self.unread);
         if self.is_replaced.load(Ordering::Relaxed) {
-            return Ok(());
+            return Ok(Taken::All);
         }
         loop {
             if control.events.is_congested(Source::Members) {
-                control.tasks.block_on(control.events.until_uncongested(Source::Members));
+                return Ok(Taken::Congested);
             }
             unread.bytes.reserve(READ_BYTES);
             let room = unread.bytes.capacity() - unread.bytes.len();
@@ -197,11 +231,11 @@ impl Connection {
                     }
                     if count < room && !is_last {
                         // All bytes were read; the next byte raises another event.
-                        return Ok(());
+                        return Ok(Taken::All);
                     }
                 }
                 Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return Ok(()),
+                Err(Errno::AGAIN) => return Ok(Taken::All),
                 Err(error) => return Err(io::Error::from(error).into()),
             }
         }
@@ -248,3 +282,6 @@ impl Connection {
         Ok(taken)
     }
 }
+
+#[cfg(test)]
+mod tests;
