@@ -22,6 +22,9 @@ const FACTS_KEPT: usize = 1024;
 const MEMBERS_PER_PROGRAM: usize = 8;
 
 pub(super) struct EventQueue {
+    /// Messages of failure detection. They must not wait behind the events of many rejoining members: these would be
+    /// declared dead again.
+    swim: VecDeque<QueuedEvent>,
     members: VecDeque<QueuedEvent>,
     programs: FairQueue<QueuedEvent>,
     /// Events of members handled since the last one of a program.
@@ -35,6 +38,7 @@ pub(super) struct EventQueue {
 impl EventQueue {
     pub(super) fn new() -> Self {
         Self {
+            swim: VecDeque::new(),
             members: VecDeque::new(),
             programs: FairQueue::new(),
             streak: 0,
@@ -62,13 +66,9 @@ impl EventQueue {
             }
             None => {
                 self.bytes[Source::Members as usize] += cost;
-                // Failure detection must not wait behind the events of many rejoining members: they would be declared
-                // dead again.
-                if matches!(event.event, Event::Message { message: Message::Swim(_), .. }) {
-                    self.members.push_front(event);
-                } else {
-                    self.members.push_back(event);
-                }
+                let is_swim =
+                    matches!(event.event, Event::Message { message: Message::Swim(_), .. });
+                if is_swim { &mut self.swim } else { &mut self.members }.push_back(event);
             }
         }
         self.note_congestion();
@@ -84,9 +84,9 @@ impl EventQueue {
             self.push(event);
         }
         let is_members_turn = self.programs.is_empty() || self.streak < MEMBERS_PER_PROGRAM;
-        let source = if is_members_turn && !self.members.is_empty() {
+        let source = if is_members_turn && !(self.swim.is_empty() && self.members.is_empty()) {
             self.streak += 1;
-            *next = self.members.pop_front();
+            *next = self.swim.pop_front().or_else(|| self.members.pop_front());
             Source::Members
         } else {
             self.streak = 0;
@@ -98,13 +98,13 @@ impl EventQueue {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.members.is_empty() && self.programs.is_empty()
+        self.swim.is_empty() && self.members.is_empty() && self.programs.is_empty()
     }
 
     /// Removes all events, which are then dropped.
     pub(super) fn take_all(&mut self) -> Vec<QueuedEvent> {
-        let members = std::mem::take(&mut self.members);
-        let all = members.into_iter().chain(self.programs.take_all()).collect();
+        let (swim, members) = (std::mem::take(&mut self.swim), std::mem::take(&mut self.members));
+        let all = swim.into_iter().chain(members).chain(self.programs.take_all()).collect();
         self.bytes = [0; 2];
         self.note_congestion();
         all
@@ -139,9 +139,10 @@ fn cost(event: &Event) -> usize {
 #[cfg(test)]
 mod tests {
     use hoplite_proto::{
-        id::{ClientId, RequestId, ServeId},
+        id::{ClientId, NodeId, RequestId, ServeId},
         limits::INLINE_BYTES_MAX,
         meta::Meta,
+        swim::SwimMessage,
     };
 
     use super::*;
@@ -223,6 +224,31 @@ mod tests {
             let numbers = order.iter().filter(|(of, _)| *of == source).map(|(_, number)| *number);
             assert!(numbers.eq(0..count), "{source:?}: each once and in order");
         }
+    }
+
+    #[test]
+    fn failure_detection_goes_first_and_in_order() {
+        let ping = |sequence: u64| {
+            let message = Message::Swim(SwimMessage::Ping { sequence });
+            QueuedEvent { event: Event::Message { from: NodeId(2), message }, is_current: None }
+        };
+        let mut queue = EventQueue::new();
+        queue.push(member(0));
+        (1..=3).for_each(|sequence| queue.push(ping(sequence)));
+        let mut sequence = || {
+            let mut next = None;
+            queue.exchange(&mut next);
+            match next?.event {
+                Event::Message {
+                    message: Message::Swim(SwimMessage::Ping { sequence }), ..
+                } => Some(sequence),
+                _ => None,
+            }
+        };
+        assert_eq!(
+            [sequence(), sequence(), sequence(), sequence()],
+            [Some(1), Some(2), Some(3), None]
+        );
     }
 
     #[test]
