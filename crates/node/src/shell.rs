@@ -22,7 +22,7 @@ use crate::{
     limited::LimitKey,
     local::{describe, programs::Programs},
     mutants,
-    network::{connect, outbox::Outbox, shared::Network},
+    network::{connect, peers::DueOutboxes, shared::Network},
     observe::{
         clients::Lookup,
         recorder::Recorder,
@@ -50,7 +50,7 @@ pub(crate) struct Shell {
 #[derive(Debug, Default)]
 pub(crate) struct Rest {
     /// Outboxes with messages to flush.
-    unsent: Vec<Arc<Outbox>>,
+    unsent: DueOutboxes,
     recorder: Recorder,
 }
 
@@ -292,7 +292,7 @@ impl Execute for Shell {
     }
 
     fn finish(&self, rest: &mut Rest) {
-        rest.unsent.drain(..).for_each(|outbox| outbox.flush());
+        rest.unsent.flush();
     }
 
     fn execute_slowly(&self, order: Action) {

@@ -40,6 +40,20 @@ use crate::{
     sync::{lock, until},
 };
 
+/// Outboxes to flush, in the order in which messages were queued, but those last whose first message is an
+/// announcement that no request waits for.
+#[derive(Debug, Default)]
+pub(crate) struct DueOutboxes {
+    others: Vec<Arc<Outbox>>,
+    announcements: Vec<Arc<Outbox>>,
+}
+
+impl DueOutboxes {
+    pub(crate) fn flush(&mut self) {
+        self.others.drain(..).chain(self.announcements.drain(..)).for_each(|outbox| outbox.flush());
+    }
+}
+
 /// The other members and their idle payload connections.
 #[derive(Debug, Default)]
 pub(crate) struct Peers {
@@ -154,7 +168,7 @@ impl Peers {
     /// Queues a message; drops it if the node is not a member. Adds to `due` the outbox to flush once all messages are
     /// queued: one system call for several messages. A message that can wait leaves with the next one that can't, or
     /// with [`Peers::flush_late`].
-    pub(crate) fn queue(&self, to: NodeId, message: &Message, due: &mut Vec<Arc<Outbox>>) {
+    pub(crate) fn queue(&self, to: NodeId, message: &Message, due: &mut DueOutboxes) {
         let outbox = lock(&self.all).get(&to).map(|peer| peer.outbox.clone());
         let Some(outbox) = outbox else { return };
         let frame = frame::frame(FrameKind::Control, 0, message);
@@ -166,11 +180,10 @@ impl Peers {
         match outbox.push(frame, message) {
             Push::Done => {}
             Push::Full => self.limited.note(LimitKey::Member(to), "OUTBOX_BYTES_MAX"),
-            // Announcements that no request waits for leave last.
             Push::Due if matches!(message, Message::Announce(news) if !news.claim) => {
-                due.push(outbox)
+                due.announcements.push(outbox);
             }
-            Push::Due => due.insert(0, outbox),
+            Push::Due => due.others.push(outbox),
             Push::Deferred => {
                 let is_first = {
                     let mut late = lock(&self.late);
@@ -301,7 +314,9 @@ impl Peers {
 
     /// Stores a payload connection as idle after a complete transfer.
     pub(crate) fn keep_idle(&self, node: NodeId, channel: Channel) {
-        if !lock(&self.all).contains_key(&node) {
+        // Locked until it is stored: `remove` then finds it.
+        let all = lock(&self.all);
+        if !all.contains_key(&node) {
             return;
         }
         let mut idle = lock(&self.idle);
@@ -349,7 +364,7 @@ mod tests {
         let id = ObjectId::Minted { node: NodeId(1), serial: 1 };
         let instance = Instance { node: NodeId(1), serial: 2 };
         let message = Message::Withdraw { id, instance };
-        let mut due = Vec::new();
+        let mut due = DueOutboxes::default();
         // Several times the limit of an outbox in tests.
         for _ in 0..100_000 {
             peers.queue(member.id, &message, &mut due);
