@@ -145,15 +145,14 @@ impl HostedReplicas {
         owed
     }
 
-    /// Cancels the transfer of a copy that the requester does not have any more. Returns the object, if it was in
-    /// transfer.
-    pub(crate) fn cancel(&mut self, requester: NodeId, instance: Instance) -> Option<ObjectId> {
-        let is_it = |replica: &IncomingReplica| {
-            (replica.requester, replica.instance) == (requester, instance)
-        };
-        let id = self.incoming.iter().find(|(_, replica)| is_it(replica))?.0.clone();
-        self.incoming.remove(&id);
-        Some(id)
+    /// Cancels the transfer of a copy that the requester does not have any more. Returns whether it was in transfer.
+    pub(crate) fn cancel(&mut self, requester: NodeId, id: &ObjectId, instance: Instance) -> bool {
+        let replica = self.incoming.get(id);
+        let is_it = replica.is_some_and(|it| (it.requester, it.instance) == (requester, instance));
+        if is_it {
+            self.incoming.remove(id);
+        }
+        is_it
     }
 
     /// Refuses a replica for lack of capacity, so that the requester can choose another node. Returns false if the

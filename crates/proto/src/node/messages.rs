@@ -122,7 +122,7 @@ impl Node {
             Message::ReplicaReply { instance, accepted, .. } => {
                 self.replica_reply(from, instance, accepted)
             }
-            Message::ReleaseReplica { instance, .. } => self.release_replica(from, instance),
+            Message::ReleaseReplica { id, instance } => self.release_replica(from, &id, instance),
             Message::Measure { .. }
             | Message::Burst { .. }
             | Message::BurstReceived { .. }

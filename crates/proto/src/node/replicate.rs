@@ -173,9 +173,9 @@ impl Node {
     }
 
     /// The requester no longer needs the replica: the copy here becomes a cached one, and need not arrive.
-    pub(super) fn release_replica(&mut self, requester: NodeId, instance: Instance) {
-        if let Some(id) = self.hosted_replicas.cancel(requester, instance) {
-            return self.end_if_unwanted(&id);
+    pub(super) fn release_replica(&mut self, requester: NodeId, id: &ObjectId, instance: Instance) {
+        if self.hosted_replicas.cancel(requester, id, instance) {
+            return self.end_if_unwanted(id);
         }
         // A client of this node may want replicas of it, too.
         if !self.hosted_replicas.release(requester, instance) || self.replicas.contains(instance) {
