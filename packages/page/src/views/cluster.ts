@@ -1,13 +1,17 @@
-// The cluster map: nodes grouped by rack, each with its memory and state, and the details of one of them.
-import { bar, h, keyed, set, write } from "../dom";
+// The cluster map: nodes grouped by rack, each with its memory and state, the details of one of them, and the latest
+// events of it or of all.
+import { bar, h, keyed, rows, set, table, write } from "../dom";
 import * as format from "../format";
-import type { NodeRow } from "../frame";
+import type { ClusterEvent, NodeRow } from "../frame";
 import type { Store } from "../store";
 import { type View, roving } from "../view";
 import { Bandwidth } from "./bandwidth";
 
 /** Larger clusters have small tiles without numbers; the details show them. */
 const COMPACT = 40;
+
+/** Events below the map. */
+const LATEST = 12;
 
 type Tile = HTMLElement & { show?: (row: NodeRow, name: string) => void };
 
@@ -17,6 +21,8 @@ export class ClusterView implements View {
   private readonly detail = h("dl", { class: "facts" });
   private readonly title = h("h3");
   private readonly bandwidth = new Bandwidth();
+  private readonly latest = table("Latest events", ["Time", "Node", "Event"]);
+  private readonly quiet = h("p", { class: "muted" }, "No event yet.");
   private readonly keepStop: () => void;
   private selected: string | null = null;
   private short = false;
@@ -28,7 +34,12 @@ export class ClusterView implements View {
     this.element = h(
       "div",
       { class: "columns" },
-      h("section", { class: "card wide" }, h("h2", {}, "Nodes"), legend(), this.map),
+      h(
+        "div",
+        { class: "stack" },
+        h("section", { class: "card" }, h("h2", {}, "Nodes"), legend(), this.map),
+        h("section", { class: "card" }, h("h2", {}, "Latest events"), this.quiet, this.latest.element),
+      ),
       h(
         "div",
         { class: "stack" },
@@ -64,6 +75,7 @@ export class ClusterView implements View {
     keyed(this.map, store.racks(), ([rack]) => rack, createRack, (element, rack) => this.showRack(element, rack));
     this.keepStop();
     this.showDetail(store);
+    this.showLatest(store);
     this.bandwidth.show(store, this.selected);
   }
 
@@ -107,7 +119,7 @@ export class ClusterView implements View {
           ["Transfers", format.count(totals.transfers)],
           ["Reduces", format.count(totals.reduces)],
           ["Waits", format.count(totals.waits)],
-          ["Moves", format.rate(rates?.in ?? 0)],
+          ["Transfer rate", format.rate(rates?.in ?? 0)],
         ];
     keyed(
       this.detail,
@@ -115,6 +127,22 @@ export class ClusterView implements View {
       ([name]) => name,
       ([name]) => h("div", {}, h("dt", {}, name), h("dd")),
       (element, [, value]) => write(element.lastElementChild!, value),
+    );
+  }
+
+  private showLatest(store: Store): void {
+    const shown: [number, ClusterEvent][] = [];
+    for (const event of store.events.newest()) {
+      if (shown.length === LATEST) break;
+      if (!this.selected || event.node === this.selected) shown.push([shown.length, event]);
+    }
+    this.quiet.hidden = shown.length > 0;
+    this.latest.element.hidden = shown.length === 0;
+    rows(
+      this.latest.body,
+      shown,
+      ([place]) => String(place),
+      ([, event]) => [format.clock(event.time), store.name(event.node), event.text],
     );
   }
 

@@ -20,14 +20,16 @@ export class TreesView implements View {
   readonly element: HTMLElement;
   private readonly list = h("div", { class: "stack" });
   private readonly empty = h("p", { class: "card muted" }, "No broadcast or reduce is running.");
+  private readonly hint = h("p", { class: "hint" }, "Select a node to see where its bytes come from, and why.");
   private readonly pairs = new Pairs();
 
   constructor() {
-    this.element = h("div", { class: "columns" }, h("div", { class: "wide" }, this.empty, this.list), this.pairs.element);
+    this.element = h("div", { class: "columns" }, h("div", {}, this.empty, this.hint, this.list), this.pairs.element);
   }
 
   update(store: Store): void {
     this.empty.hidden = store.trees.length > 0;
+    this.hint.hidden = store.trees.length === 0;
     const key = (tree: Tree) => `${tree.kind} ${tree.ref} ${tree.epoch ?? 0}`;
     keyed(this.list, store.trees, key, () => new Drawing().element, (element, tree) => drawings.get(element)!.show(tree, store));
     this.pairs.show(store);
@@ -50,7 +52,7 @@ class Drawing {
   private readonly facts = h("p", { class: "muted" });
   private readonly reason = h("p", { class: "muted" });
   private readonly box = h("div", { class: "scroll" });
-  private readonly detail = h("p", { class: "detail" }, "Select a node to see where its bytes come from, and why.");
+  private readonly detail = h("p", { class: "detail", hidden: true });
   private readonly more = h("p", { class: "muted" });
   private shape = "";
   private edges = new Map<string, Drawn>();
@@ -194,6 +196,7 @@ class Drawing {
 
   private explain(id: string): void {
     this.shown = id;
+    this.detail.hidden = false;
     write(this.detail, this.words(id));
     for (const [other, node] of this.nodes) set(node, "aria-selected", String(other === id));
     for (const { group } of this.edges.values()) {
