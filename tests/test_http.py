@@ -18,7 +18,8 @@ import hoplite
 from commands import COMMAND, run
 from fake_activity import FakeCluster
 from hoplite import viewers
-from hoplite.tools.http.metrics import FAMILIES, Family, facts_of
+from hoplite.tools.http.metrics import FAMILIES, Family, facts_of, prefixes_of
+from hoplite.tools.observe.readers import PREFIXES_MAX
 from hoplite_bench import observed
 from support import SOON, eventually
 
@@ -266,6 +267,15 @@ def test_the_lag_of_a_reader_is_exported() -> None:
     family = next(family for family in FAMILIES if family.name == "reader_lag_versions")
     ((labels, lag),) = family.samples(facts)
     assert (labels[0], lag) == ("weights/", 6)
+
+
+def test_only_prefixes_whose_newest_version_was_looked_up_are_exported() -> None:
+    reads = [{"prefix": f"policy{number}", "version": 3, "process": 1, "since": 0.0} for number in range(266)]
+    newest = dict.fromkeys(prefixes_of({"reads": reads}), 5)
+    facts = facts_of({"reads": reads}, newest)
+    assert len(facts["newest"]) == len(facts["readers"]) == PREFIXES_MAX
+    # The lag of any other is unknown, and not 0.
+    assert {row["lag"] for row in facts["readers"].values()} == {2}
 
 
 def test_what_an_old_node_lacks_is_left_out() -> None:

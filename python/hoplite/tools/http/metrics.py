@@ -231,7 +231,10 @@ def facts_of(reply: Row, newest: Mapping[str, int]) -> Row:
     for row in status.get("limits") or ():
         limits[row["limit"]] = limits.get(row["limit"], 0) + row["count"]
     # Clients of one process may have read different versions: its newest counts.
-    reads = sorted(lags(reply.get("reads") or (), newest, now=reply.get("time", 0.0)), key=lambda row: row["version"])
+    # Of other prefixes, the newest version was not looked up.
+    prefixes = set(prefixes_of(reply))
+    known = [row for row in reply.get("reads") or () if prefix_of(row) in prefixes]
+    reads = sorted(lags(known, newest, now=reply.get("time", 0.0)), key=lambda row: row["version"])
     return {
         **reply,
         "info": {info: 1},
