@@ -91,6 +91,37 @@ def run(test: Coroutine[Any, Any, None]) -> None:
     asyncio.run(test)
 
 
+def test_sentences_wrap_at_the_width_of_the_terminal(cluster: FakeCluster) -> None:
+    from hoplite.tools.top.app import Top
+
+    advice = "delete objects, or restart the node with more capacity, and see the largest: hoplite objects --sort size"
+
+    async def refuse(_: object) -> dict[str, Any]:
+        raise ConnectError(f"no node serves x.sock: {advice}")
+
+    async def test() -> None:
+        async with shown(cluster, (100, 24)) as top:
+            row = {"seconds": 9.0, "verb": "put", "ref": "policy/17", "node": cluster.ids[0], "process": 4711}
+            top.app.action_pause()
+            top.app._paused.frame["waits"] = [{**row, "on": None, "reason": f"the store is full: {advice}"}]
+            await top.press("4")
+            (shown_row,) = top.rows()
+            assert " ".join(shown_row[-1].split()) == f"the store is full: {advice}"
+            assert len(shown_row[-1].splitlines()) > 1
+            assert top.app._table.virtual_size.width <= 100
+        client = cluster.client()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(type(client), "status_async", refuse)
+            app = Top(Observer(client, now=lambda: cluster.now))  # type: ignore[arg-type] # a fake
+            async with app.run_test(size=(100, 24)) as pilot:
+                await Shown(app, pilot).until(lambda: advice in str(app._head.content))
+                await pilot.pause()
+                lines = [app._head.render_line(y).text for y in range(app._head.size.height)]
+                assert advice.split()[-1] in " ".join(lines)
+
+    run(test())
+
+
 def test_each_table_has_a_key(cluster: FakeCluster) -> None:
     async def test() -> None:
         async with shown(cluster) as top:

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 
+# Width to which the cells of a column are padded at most, where there is no terminal to wrap them.
+PADDED_MAX = 64
+
+
 class Failure(Exception):
     """A command failed, outside of the library; with a next step."""
 
@@ -43,6 +47,9 @@ NEXT_STEP = {
     errors.InvalidArgument: "read the command's --help",
     ImportError: "install it in the environment of this command",
 }
+# Of a JoinError with this text, the credentials are not the reason.
+NO_LISTENER = "no node listens at"
+START_FIRST = "start the node to join first, or correct its address; its port: hoplite status, on its host"
 
 
 def fail(error: errors.HopliteError | Failure) -> int:
@@ -54,7 +61,12 @@ def fail(error: errors.HopliteError | Failure) -> int:
     # Names of objects can have characters that change the direction of text.
     click.echo(f"error: {visible(str(error))}", err=True)
     steps = (step for kind, step in NEXT_STEP.items() if isinstance(error, kind))
-    step = error.step if isinstance(error, Failure) else next(steps, "check the node: hoplite status")
+    if isinstance(error, Failure):
+        step = error.step
+    elif isinstance(error, errors.JoinError) and NO_LISTENER in str(error):
+        step = START_FIRST
+    else:
+        step = next(steps, "check the node: hoplite status")
     click.echo(f"try: {step}", err=True)
     return 1
 
@@ -109,12 +121,13 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, whole:
 
 
 def _print_lines(rows: list[list[str]]) -> None:
-    from rich.cells import cell_len, set_cell_size
+    from rich.cells import cell_len
 
     rows = [[" ".join(cell.splitlines()) for cell in row] for row in rows]
-    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
+    # One long name does not move the columns of all rows.
+    widths = [min(max(map(cell_len, column)), PADDED_MAX) for column in zip(*rows, strict=True)]
     for row in rows:
-        cells = (set_cell_size(cell, width) for cell, width in zip(row, widths, strict=True))
+        cells = (cell + " " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=True))
         click.echo("  ".join(cells).rstrip())
 
 

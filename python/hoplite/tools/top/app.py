@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import signal
+import textwrap
 import time
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 
 # Age at which a frame counts as late: several ticks.
 LATE_S = 5.0
+# Cells around the text of a cell, and the least width of the last column.
+CELL_PADDING = 2
+SENTENCE_MIN = 24
 
 HELP = """\
 1 … 6, Tab       another table
@@ -69,7 +73,7 @@ class Top(App[None]):
 
     ENABLE_COMMAND_PALETTE = False
     CSS = """
-    #head { height: 2; padding: 0 1; }
+    #head { height: auto; min-height: 2; max-height: 6; padding: 0 1; }
     Tab.-active { text-style: bold reverse; }
     #table { height: 1fr; background: transparent; scrollbar-color: ansi_bright_black; scrollbar-size: 1 1; }
     #table > .datatable--header { text-style: bold; background: transparent; }
@@ -162,7 +166,8 @@ class Top(App[None]):
             if not is_same:
                 self._shape = shape
                 table.add_columns(*shape[0])
-            table.add_rows(rows)
+            for row, height in _wrapped(shape[0], rows, self.size.width):
+                table.add_row(*row, height=height)
             if is_same:
                 table.scroll_to(x, y, animate=False)
 
@@ -175,7 +180,8 @@ class Top(App[None]):
             second = f"no reply for {age:.0f} s"
         if self._paused is not None:
             second = f"paused  {second}"
-        self._head.update(Text(f"{first}\n{second}", no_wrap=True, overflow="ellipsis"))
+        # An error ends with its advice, so the lines wrap.
+        self._head.update(Text(f"{first}\n{second}", overflow="fold"))
 
     def on_tabs_tab_activated(self, event: Tabs.TabActivated) -> None:
         """Shows the table of a tab."""
@@ -240,6 +246,20 @@ class Top(App[None]):
     def action_help(self) -> None:
         """Shows keys and terms."""
         self.push_screen(Help())
+
+
+def _wrapped(columns: list[str], rows: list[list[Text]], width: int) -> list[tuple[list[Text], int]]:
+    """Wraps the last column, which has sentences, to the width of the terminal. Returns rows with their heights."""
+    cells = zip(*([Text(title) for title in columns[:-1]], *(row[:-1] for row in rows)), strict=True)
+    others = sum(max(cell.cell_len for cell in column) + CELL_PADDING for column in cells)
+    # A column of the scroll bar is kept free. What does not fit even then is scrolled to.
+    left = max(width - others - CELL_PADDING - 1, SENTENCE_MIN)
+    found = []
+    for row in rows:
+        *before, last = row
+        text = last.plain if last.cell_len <= left else textwrap.fill(last.plain, left)
+        found.append(([*before, Text(text, last.style, justify=last.justify)], text.count("\n") + 1))
+    return found
 
 
 def _text(cell: Cell) -> Text:
