@@ -48,6 +48,9 @@ pub enum Code {
     Cancelled = 19,
     /// The queue is empty.
     NotReady = 20,
+    /// This process or its host denies what the call needs, such as a file within its limit of open files. The message
+    /// states what to do.
+    HostError = 21,
     /// A defect in Hoplite. Report it with its message.
     Internal = 99,
 }
@@ -64,7 +67,7 @@ impl Code {
     }
 }
 
-const CODES: [(Code, &std::ffi::CStr); 22] = [
+const CODES: [(Code, &std::ffi::CStr); 23] = [
     (Code::Ok, c"HOPLITE_OK"),
     (Code::Timeout, c"HOPLITE_TIMEOUT"),
     (Code::ObjectLost, c"HOPLITE_OBJECT_LOST"),
@@ -86,6 +89,7 @@ const CODES: [(Code, &std::ffi::CStr); 22] = [
     (Code::InvalidHandle, c"HOPLITE_INVALID_HANDLE"),
     (Code::Cancelled, c"HOPLITE_CANCELLED"),
     (Code::NotReady, c"HOPLITE_NOT_READY"),
+    (Code::HostError, c"HOPLITE_HOST_ERROR"),
     (Code::Internal, c"HOPLITE_INTERNAL"),
 ];
 

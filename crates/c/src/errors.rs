@@ -61,6 +61,7 @@ pub(crate) fn code_of(kind: ErrorKind) -> Code {
         ErrorKind::JoinError => Code::JoinError,
         ErrorKind::AddressInUse => Code::AddressInUse,
         ErrorKind::ConnectError => Code::ConnectError,
+        ErrorKind::HostError => Code::HostError,
         _ => Code::Internal,
     }
 }

@@ -109,5 +109,5 @@ fn limit(error: io::Errno) -> Failure {
     let message = format!(
         "can't open a descriptor for the queue ({error}): close files, or raise the limit with ulimit -n"
     );
-    Failure::new(Code::Internal, message)
+    Failure::new(Code::HostError, message)
 }

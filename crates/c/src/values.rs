@@ -65,7 +65,8 @@ pub struct Array {
     pub data: *const c_void,
     /// Bytes at `data`: the product of `shape` times the size of an element.
     pub nbytes: u64,
-    /// Name of the dtype as in numpy ("float32", "int64"); NULL or "bytes" for bytes without a shape.
+    /// Name of the dtype as in numpy ("float32", "int64"); NULL or "bytes" for bytes, which have no axis, or one of
+    /// length `nbytes`.
     pub dtype: *const c_char,
     /// Dimensions; 0 for bytes and scalars.
     pub ndim: u32,

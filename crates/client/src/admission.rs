@@ -160,7 +160,7 @@ fn user_secret() -> Result<String> {
             "can't read the secret of this user in {} ({error}): remove it, or set a token ({MAKE_ONE})",
             path.display()
         );
-        Error::new(ErrorKind::Internal, message)
+        Error::new(ErrorKind::HostError, message)
     };
     match read(&path).map_err(failed)? {
         Some(found) => return checked(&path, &found),
@@ -204,6 +204,6 @@ fn checked(path: &Path, secret: &str) -> Result<String> {
     let shown = path.display();
     checked_token("the secret", secret).map_err(|_| {
         let message = format!("{shown} is corrupt: remove it and restart this user's nodes");
-        Error::new(ErrorKind::Internal, message)
+        Error::new(ErrorKind::HostError, message)
     })
 }

@@ -65,7 +65,9 @@ kinds! {
     AddressInUse,
     /// No node serves the socket to which a client should attach.
     ConnectError,
-    /// A failure of this process or host, such as a limit of open files.
+    /// This process or its host denies what the call needs, such as a file within its limit of open files.
+    HostError,
+    /// A defect in Hoplite, or a call that its host interrupted.
     Internal,
 }
 
@@ -133,7 +135,7 @@ impl From<NodeError> for Error {
         let message = error.to_string();
         if message.ends_with(TOO_MANY_FILES) {
             let advice = "close files of this process, or raise its limit with ulimit -n";
-            return Self::new(ErrorKind::Internal, format!("{message}: {advice}"));
+            return Self::new(ErrorKind::HostError, format!("{message}: {advice}"));
         }
         Self::new(kind, message)
     }

@@ -41,21 +41,21 @@ pub(crate) fn with<T>(change: impl FnOnce(&mut Shared) -> T) -> T {
 /// Keeps the numbers 0, 1 and 2 from the descriptors of this library, in a process that has closed one of them.
 ///
 /// # Errors
-/// [`ErrorKind::Internal`] if /dev/null can't be opened.
+/// [`ErrorKind::HostError`] if /dev/null can't be opened.
 pub(crate) fn fill_standard_descriptors() -> Result<(), Error> {
     hoplite_node::fill_standard_descriptors().map_err(|error| {
         let message = format!(
             "descriptor 0, 1 or 2 of this process is closed and /dev/null can't be opened ({error}): start the process \
              with these descriptors open"
         );
-        Error::new(ErrorKind::Internal, message)
+        Error::new(ErrorKind::HostError, message)
     })
 }
 
 /// The runtime for timers and for calls in the background; starts it in this process if it does not run.
 ///
 /// # Errors
-/// [`ErrorKind::Internal`] if this process can't start a thread.
+/// [`ErrorKind::HostError`] if this process can't start a thread.
 pub(crate) fn runtime() -> Result<Handle, Error> {
     let process = std::process::id();
     with(|shared| {
@@ -74,7 +74,7 @@ pub(crate) fn runtime() -> Result<Handle, Error> {
                 let message = format!(
                     "can't start a thread for calls in the background ({error}): raise ulimit -u, or use blocking calls"
                 );
-                Error::new(ErrorKind::Internal, message)
+                Error::new(ErrorKind::HostError, message)
             })?;
         let handle = started.handle().clone();
         // The parent's runtime can't be dropped here: its threads do not exist in this process.

@@ -45,10 +45,11 @@ impl<'a> Value<'a> {
     }
 
     /// Bytes of an array with a dtype, by its name in NumPy, such as `float32` or `datetime64[ns]`; or plain bytes
-    /// with the dtype `bytes` and any shape.
+    /// with the dtype `bytes`, without axes or with one, the number of bytes.
     ///
     /// # Errors
-    /// [`ErrorKind::UnsupportedDtype`]; [`ErrorKind::InvalidArgument`] if the number of bytes does not match.
+    /// [`ErrorKind::UnsupportedDtype`]; [`ErrorKind::InvalidArgument`] if the number of bytes does not match, or plain
+    /// bytes have another shape.
     pub fn new(dtype: &str, shape: &[u64], bytes: &'a [u8]) -> Result<Self> {
         Ok(Self { meta: meta_of(dtype, shape, bytes.len())?, source: Source::Borrowed(bytes) })
     }
@@ -103,7 +104,7 @@ impl<'a> Value<'a> {
 
 fn meta_of(dtype: &str, shape: &[u64], nbytes: usize) -> Result<Meta> {
     let nbytes = nbytes as u64;
-    if dtype == BYTES {
+    if dtype == BYTES && (shape.is_empty() || shape == [nbytes]) {
         return Ok(Meta::bytes(nbytes));
     }
     let meta = array_meta(dtype, shape)?;
@@ -124,8 +125,9 @@ fn mismatch(nbytes: u64, meta: &Meta) -> Error {
 pub(crate) fn array_meta(dtype: &str, shape: &[u64]) -> Result<Meta> {
     if dtype == BYTES {
         let [bytes] = shape else {
-            let message =
-                format!("bytes can't have the shape {shape:?}: pass one axis, the number of bytes");
+            let message = format!(
+                "bytes can't have the shape {shape:?}: pass one axis, the number of bytes, or name the dtype of an array"
+            );
             return Err(Error::argument(message));
         };
         return Ok(Meta::bytes(*bytes));

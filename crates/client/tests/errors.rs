@@ -46,6 +46,12 @@ fn operations_and_dtypes() {
     assert_eq!(kind(client.reduce(["a"], "xor").wait()), ErrorKind::UnknownOp);
     assert_eq!(kind(client.create("float128", &[1]).wait()), ErrorKind::UnsupportedDtype);
     assert_eq!(kind(Value::new("object", &[1], b"x")), ErrorKind::UnsupportedDtype);
+    // The shape of bytes is their number, and another one is not dropped.
+    assert_eq!(kind(Value::new("bytes", &[2, 2], b"four")), ErrorKind::InvalidArgument);
+    assert_eq!(kind(Value::new("bytes", &[5], b"four")), ErrorKind::InvalidArgument);
+    assert!(
+        Value::new("bytes", &[4], b"four").is_ok() && Value::new("bytes", &[], b"four").is_ok()
+    );
     let bytes = client.put(b"plain").wait().unwrap();
     let sum = client.reduce([&bytes], "sum").wait().unwrap();
     assert_eq!(kind(client.get(&sum).timeout(LONG).wait()), ErrorKind::UnsupportedDtype);

@@ -12,7 +12,7 @@ use pyo3::{
 pub(crate) fn of(py: Python<'_>, error: impl Into<hoplite::Error>) -> PyErr {
     let error = error.into();
     let class = match error.kind() {
-        ErrorKind::Internal => "HopliteError",
+        ErrorKind::HostError | ErrorKind::Internal => "HopliteError",
         kind => kind.name(),
     };
     raise(py, class, error.to_string())

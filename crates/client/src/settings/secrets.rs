@@ -32,12 +32,12 @@ pub(crate) const MAKE_ONE: &str = "create one with: hoplite token new";
 /// Creates a token from 256 random bits.
 ///
 /// # Errors
-/// `Internal` if the kernel has no random bytes.
+/// `HostError` if the kernel has no random bytes.
 pub(crate) fn new_token() -> Result<String> {
     let mut secret = [0; SECRET_BYTES];
     retry_on_intr(|| getrandom(&mut secret, GetRandomFlags::empty())).map_err(|error| {
         let message = format!("can't create a token ({error}): set a token");
-        Error::new(ErrorKind::Internal, message)
+        Error::new(ErrorKind::HostError, message)
     })?;
     Ok(encoded(&secret))
 }

@@ -51,9 +51,14 @@ impl Node {
         ttl_ns: Option<u64>,
     ) -> Option<Result<Reply, Error>> {
         if meta.size <= INLINE_BYTES_MAX || meta.size > OBJECT_BYTES_MAX {
-            let limits = format!("{} to {OBJECT_BYTES_MAX} bytes", INLINE_BYTES_MAX + 1);
+            // Clients create smaller objects in their own memory, and put those.
+            let limit = if meta.size > OBJECT_BYTES_MAX {
+                format!("at most {OBJECT_BYTES_MAX}")
+            } else {
+                format!("more than {INLINE_BYTES_MAX}")
+            };
             let said =
-                format!("an object of {} bytes can't be created in place: use {limits}", meta.size);
+                format!("an object of {} bytes can't be created in place: use {limit}", meta.size);
             return Some(Err(Error::InvalidArgument(said)));
         }
         self.begin_put(context, id, meta, None, ttl_ns)

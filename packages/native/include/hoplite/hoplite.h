@@ -108,6 +108,11 @@ typedef enum {
     HOPLITE_CANCELLED = 19,
     /** The queue is empty. */
     HOPLITE_NOT_READY = 20,
+    /**
+     * This process or its host denies what the call needs, such as a file within its limit of open files. The message
+     * states what to do.
+     */
+    HOPLITE_HOST_ERROR = 21,
     /** A defect in Hoplite. Report it with its message. */
     HOPLITE_INTERNAL = 99,
 } hoplite_code;
@@ -223,7 +228,10 @@ typedef struct {
     const void *data;
     /** Bytes at `data`: the product of `shape` times the size of an element. */
     uint64_t nbytes;
-    /** Name of the dtype as in numpy ("float32", "int64"); NULL or "bytes" for bytes without a shape. */
+    /**
+     * Name of the dtype as in numpy ("float32", "int64"); NULL or "bytes" for bytes, which have no axis, or one of
+     * length `nbytes`.
+     */
     const char *dtype;
     /** Dimensions; 0 for bytes and scalars. */
     uint32_t ndim;

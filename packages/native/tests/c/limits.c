@@ -78,8 +78,8 @@ static void descriptors(hoplite_client client) {
     CHECK(errors > 0);
     few.rlim_cur = 3;
     CHECK(setrlimit(RLIMIT_NOFILE, &few) == 0);
-    CHECK_ERROR(hoplite_queue_new(&queue), HOPLITE_INTERNAL, "ulimit -n");
-    CHECK_ERROR(hoplite_connect("./limits.sock", NULL, LIMIT, &other), HOPLITE_INTERNAL, "ulimit -n");
+    CHECK_ERROR(hoplite_queue_new(&queue), HOPLITE_HOST_ERROR, "ulimit -n");
+    CHECK_ERROR(hoplite_connect("./limits.sock", NULL, LIMIT, &other), HOPLITE_HOST_ERROR, "ulimit -n");
     put_text(client, "without descriptors", "text");
     CHECK(setrlimit(RLIMIT_NOFILE, &before) == 0);
 }

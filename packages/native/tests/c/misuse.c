@@ -155,7 +155,12 @@ static void values(hoplite_client client) {
     CHECK_ERROR(hoplite_put(client, &value, NULL, 1, &ref), HOPLITE_INVALID_ARGUMENT, "value->nbytes");
     value.nbytes = 24, value.dtype = "float33";
     CHECK_ERROR(hoplite_put(client, &value, NULL, 1, &ref), HOPLITE_UNSUPPORTED_DTYPE, "float33");
+    value.dtype = NULL;
+    CHECK_ERROR(hoplite_put(client, &value, NULL, 1, &ref), HOPLITE_INVALID_ARGUMENT,
+                "bytes can't have the shape [2, 3]");
 
+    CHECK_ERROR(hoplite_create(client, "bytes", 1, (uint64_t[]){1ull << 62}, NULL, 1, &buffer),
+                HOPLITE_INVALID_ARGUMENT, "use at most 1099511627776");
     CHECK_CODE(hoplite_create(client, "int8", 2, huge, NULL, 1, &buffer), HOPLITE_INVALID_ARGUMENT);
     CHECK_CODE(hoplite_create(client, "bytes", 2, shape, NULL, 1, &buffer), HOPLITE_INVALID_ARGUMENT);
     CHECK_CODE(hoplite_create(client, "int8", 1, (uint64_t[]){1ull << 40}, NULL, 0, &buffer),

@@ -90,6 +90,8 @@ using InvalidHandle = ErrorOf<HOPLITE_INVALID_HANDLE>;
 using Cancelled = ErrorOf<HOPLITE_CANCELLED>;
 /// A queue is empty.
 using NotReady = ErrorOf<HOPLITE_NOT_READY>;
+/// This process or its host denies what the call needs, such as a file within its limit of open files.
+using HostError = ErrorOf<HOPLITE_HOST_ERROR>;
 /// A defect in Hoplite. Report it with its message.
 using Internal = ErrorOf<HOPLITE_INTERNAL>;
 
@@ -136,6 +138,8 @@ inline void Error::raise() const {
             throw Cancelled(what());
         case HOPLITE_NOT_READY:
             throw NotReady(what());
+        case HOPLITE_HOST_ERROR:
+            throw HostError(what());
         case HOPLITE_INTERNAL:
             throw Internal(what());
         default:
