@@ -31,6 +31,7 @@ use hoplite_shm::{
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
+    net::{Shutdown, shutdown},
 };
 
 use super::{
@@ -99,6 +100,9 @@ struct Unsent {
 /// Timeout of a node's greeting. A node replies from memory; longer means that it is unresponsive.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Time, within the timeout, for a node without a free place to report why this process has none.
+const REFUSAL_TIMEOUT: Duration = Duration::from_millis(250);
+
 /// How long a fork waits for the node to pin views. A node replies from memory; longer means that it is unresponsive.
 const HOLD_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -148,7 +152,8 @@ impl Attached {
             )));
         }
         let greeting_timeout = timeout.unwrap_or(GREETING_TIMEOUT).max(Duration::from_millis(1));
-        stream.set_read_timeout(Some(greeting_timeout)).map_err(io_fail)?;
+        let refusal_timeout = REFUSAL_TIMEOUT.min(greeting_timeout / 2);
+        stream.set_read_timeout(Some(greeting_timeout - refusal_timeout)).map_err(io_fail)?;
         // A node that refuses at once has closed the connection by now, after sending the reason.
         let version = LOCAL_VERSION;
         let hello = match capability {
@@ -157,10 +162,19 @@ impl Attached {
         };
         let _ = send_with_fds(&stream, &frame(&hello), &[]);
         let mut incoming = ReplyReader::default();
-        let (member, is_authenticated) = match incoming
-            .next(&stream, recv_with_fds)
-            .map_err(io_fail)?
-        {
+        let mut greeting = incoming.next(&stream, recv_with_fds);
+        let is_late =
+            greeting.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
+        if is_late {
+            // A node at its limit of attachments waits for a free place. It refuses a process that gives up.
+            stream.set_read_timeout(Some(refusal_timeout)).map_err(io_fail)?;
+            shutdown(&stream, Shutdown::Write).map_err(|error| io_fail(error.into()))?;
+            greeting = incoming.next(&stream, recv_with_fds);
+        }
+        let (member, is_authenticated) = match greeting.map_err(io_fail)? {
+            Some(FromNode::Welcome { .. }) if is_late => {
+                return Err(io_fail(io::ErrorKind::TimedOut.into()));
+            }
             Some(FromNode::Welcome { member, is_authenticated }) => (member, is_authenticated),
             Some(FromNode::Refused { said }) => return Err(fail(said)),
             Some(FromNode::NotAllowed { said }) => {

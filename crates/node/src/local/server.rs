@@ -152,13 +152,12 @@ async fn admit(programs: Arc<Programs>, stream: UnixStream, permits: AttachPermi
     }
 }
 
-/// Completes when the peer has closed the connection, and leaves what it has sent unread.
+/// Completes when the peer has closed the connection or its sending half, and leaves what it has sent unread.
 async fn closed_by_peer(stream: &UnixStream) {
     // The runtime registers a descriptor once: this is another one of the same socket.
     if let Ok(watched) = rustix::io::fcntl_dupfd_cloexec(stream, 0) {
         fork_safe::note(&watched);
-        // Interest in urgent data, which is never sent, includes the end of the connection.
-        if ready(watched, Interest::PRIORITY).await {
+        if hung_up(watched).await {
             return;
         }
     }
@@ -240,6 +239,20 @@ async fn ready(descriptor: OwnedFd, interest: Interest) -> bool {
     match AsyncFd::with_interest(descriptor, interest) {
         Ok(watched) => watched.ready(interest).await.is_ok(),
         Err(_) => false,
+    }
+}
+
+/// Waits until the peer of a socket sends nothing more. Returns false, at once, if that can't be waited for.
+#[allow(deprecated)] // As of `ready`.
+async fn hung_up(descriptor: OwnedFd) -> bool {
+    let Ok(watched) = AsyncFd::with_interest(descriptor, Interest::READABLE) else { return false };
+    loop {
+        match watched.readable().await {
+            Ok(guard) if guard.ready().is_read_closed() => return true,
+            // Unread data.
+            Ok(mut guard) => guard.clear_ready(),
+            Err(_) => return false,
+        }
     }
 }
 

@@ -229,6 +229,10 @@ fn process_gets_at_most_half_of_the_places() {
     let refused = Client::attach(node.socket().unwrap(), SOON).unwrap_err().to_string();
     assert!(refused.contains(&format!("has {most} of at most")), "{refused}");
     attached[0].pause();
+    // A process that gives up before the node refuses it gets the reason, too.
+    let less = limits::ATTACH_WAIT_MAX / 2;
+    let refused = Client::attach(node.socket().unwrap(), Some(less)).unwrap_err().to_string();
+    assert!(refused.contains(&format!("has {most} of at most")), "{refused}");
     // The node has not detected yet that the others have left: a new process waits for that.
     attached.pop();
     drop(Client::attach(node.socket().unwrap(), SOON).unwrap());
