@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -486,7 +487,7 @@ def test_an_unpickled_ref_uses_the_client_of_init(nodes: list[Node]) -> None:
 
 def test_a_runtime_folder_that_others_can_read_is_not_trusted(tmp_path: Path) -> None:
     (tmp_path / "hoplite").mkdir(mode=0o755)
-    with pytest.raises(hoplite.HopliteError, match="not a directory that only this user can access"):
+    with pytest.raises(hoplite.HopliteError, match=f"other users can access .*: run chmod 700 {tmp_path}/hoplite$"):
         hoplite.init()
 
 
@@ -494,7 +495,7 @@ def test_a_runtime_folder_that_is_a_link_is_not_trusted(tmp_path: Path) -> None:
     """The user that created the link can change it, even if it points to a folder of this user now."""
     (tmp_path / "own").mkdir(mode=0o700)
     (tmp_path / "hoplite").symlink_to(tmp_path / "own")
-    with pytest.raises(hoplite.HopliteError, match="not a directory that only this user can access"):
+    with pytest.raises(hoplite.HopliteError, match="not a directory of this user"):
         hoplite.init()
     assert list((tmp_path / "own").iterdir()) == []
 
@@ -556,3 +557,14 @@ def test_the_settings_file_of_a_node_applies_to_its_clients(tmp_path: Path) -> N
 def test_connect_accepts_only_socket_paths(address: str) -> None:
     with pytest.raises(hoplite.InvalidArgument, match="address"):
         hoplite.connect(address, timeout=0)
+
+
+def test_a_cluster_for_tests_starts_with_a_long_temporary_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The path of a socket has at most 107 bytes."""
+    folder = tmp_path / ("x" * 100)
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    with testing.cluster(1) as nodes, nodes[0].client() as client:
+        assert client.status()["id"] == nodes[0].id

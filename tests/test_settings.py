@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import hoplite
-from hoplite import Node, settings
+from hoplite import Node, settings, sizes
 from hoplite.settings import SETTINGS, SettingsWarning, load
 from hoplite.tools.cli.page import page
 from support import eventually
@@ -296,3 +296,16 @@ def test_a_node_takes_its_settings_from_a_file(write: Write, tmp_path: Path) -> 
 def test_dev_null_is_a_file_without_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOPLITE_CONFIG", "/dev/null")
     assert settings.load() is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("10G", 10 << 30), ("3 K", 3 << 10), ("1.5M", 3 << 19), ("2T", 2 << 40), ("10GB", 10**10)]
+)
+def test_a_prefix_alone_is_binary(text: str, size: int) -> None:
+    assert sizes.check_size("size", text) == size
+
+
+def test_a_capacity_that_no_process_can_map_is_rejected() -> None:
+    assert sizes.check_capacity("128TiB") == 128 << 40
+    with pytest.raises(hoplite.InvalidArgument, match=r"set at most 140737488355328 \(128 TiB\)"):
+        sizes.check_capacity("999999TiB")

@@ -60,9 +60,13 @@ def runtime_dir() -> Path:
             raise HopliteError(f"{wanted} is not writable: set XDG_RUNTIME_DIR to a directory of this user")
     # In /tmp, another user could have created it first, to serve a socket of its own.
     facts = folder.lstat()
-    if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.getuid() or stat.S_IMODE(facts.st_mode) & 0o077:
+    if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.getuid():
         raise HopliteError(
-            f"{folder} is not a directory that only this user can access: remove it, or set XDG_RUNTIME_DIR to one"
+            f"{folder} is not a directory of this user: remove it, or set XDG_RUNTIME_DIR to a directory of this user"
+        )
+    if stat.S_IMODE(facts.st_mode) & 0o077:
+        raise HopliteError(
+            f"other users can access {folder}, the directory of this user's sockets: run chmod 700 {folder}"
         )
     return folder
 

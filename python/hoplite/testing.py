@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 # A start on loopback takes milliseconds, on a busy test machine up to a thousand times that.
 START_TIMEOUT_S = 20.0
+FOLDER_BYTES_MAX = 64
 
 
 @contextlib.contextmanager
@@ -40,7 +41,7 @@ def cluster(size: int = 3, *, capacity: int | str = "1GiB") -> Iterator[list[Nod
         close nodes earlier.
     """
     with contextlib.ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hoplite-")))
+        folder = Path(stack.enter_context(_socket_folder()))
         nodes: list[Node] = []
         for number in range(size):
             # Passed even where it is the default: the environment configures other nodes.
@@ -112,7 +113,7 @@ def node_process(*options: str) -> Iterator[NodeProcess]:
     Raises:
         HopliteError: the node did not start. The message contains its stderr.
     """
-    with tempfile.TemporaryDirectory(prefix="hoplite-") as folder:
+    with _socket_folder() as folder:
         errors = Path(folder) / "stderr"
         own = ["--json", "--listen", "127.0.0.1:0", "--socket", str(Path(folder) / "node.sock")]
         with errors.open("w") as stderr:
@@ -143,6 +144,12 @@ def node_process(*options: str) -> Iterator[NodeProcess]:
                 yield node
             finally:
                 node.stop()
+
+
+def _socket_folder() -> tempfile.TemporaryDirectory[str]:
+    # The path of a socket has at most 107 bytes. A long TMPDIR leaves no room for its name.
+    is_long = len(os.fsencode(tempfile.gettempdir())) > FOLDER_BYTES_MAX
+    return tempfile.TemporaryDirectory(prefix="hoplite-", dir="/tmp" if is_long else None)
 
 
 def _wait_or_kill(process: subprocess.Popen[str]) -> None:

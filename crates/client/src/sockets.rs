@@ -42,7 +42,7 @@ const LOCK_POLL: Duration = Duration::from_millis(10);
 /// or in /tmp if that is not set, missing or not writable.
 ///
 /// # Errors
-/// `Internal` if another user owns the directory or can access it.
+/// `HostError` if another user owns the directory or can access it.
 pub(crate) fn runtime_dir() -> Result<PathBuf> {
     let base = env::var_os("XDG_RUNTIME_DIR").filter(|base| !base.is_empty());
     let preferred = base.and_then(|base| made(Path::new(&base).join("hoplite")));
@@ -51,21 +51,28 @@ pub(crate) fn runtime_dir() -> Result<PathBuf> {
         None => {
             let wanted = PathBuf::from(format!("/tmp/hoplite-{}", getuid().as_raw()));
             let advice = "set XDG_RUNTIME_DIR to a directory of this user";
-            let failed = || internal(format!("{} is not writable: {advice}", wanted.display()));
+            let failed = || host_error(format!("{} is not writable: {advice}", wanted.display()));
             made(wanted.clone()).ok_or_else(failed)?
         }
     };
     // In /tmp, another user could have created it first, to serve a socket of its own.
-    let is_mine = fs::symlink_metadata(&folder).is_ok_and(|metadata| {
-        metadata.is_dir() && metadata.uid() == getuid().as_raw() && metadata.mode() & 0o077 == 0
-    });
-    if is_mine {
+    let mine = fs::symlink_metadata(&folder)
+        .ok()
+        .filter(|metadata| metadata.is_dir() && metadata.uid() == getuid().as_raw());
+    let is_open = mine.as_ref().is_some_and(|metadata| metadata.mode() & 0o077 != 0);
+    if mine.is_some() && !is_open {
         return Ok(folder);
     }
-    Err(internal(format!(
-        "{} is not a directory that only this user can access: remove it, or set XDG_RUNTIME_DIR to one",
-        folder.display()
-    )))
+    let folder = folder.display();
+    Err(host_error(if is_open {
+        format!(
+            "other users can access {folder}, the directory of this user's sockets: run chmod 700 {folder}"
+        )
+    } else {
+        format!(
+            "{folder} is not a directory of this user: remove it, or set XDG_RUNTIME_DIR to a directory of this user"
+        )
+    }))
 }
 
 /// The default socket of this host's node: this user's, or in a Slurm job, the job's.
@@ -157,7 +164,7 @@ fn served(paths: &[PathBuf]) -> Result<Option<PathBuf>> {
 /// Whether a running process listens on a socket; false if the socket is missing or a dead process left it.
 ///
 /// # Errors
-/// `InvalidArgument` if the path is too long; `Internal` if this process can't open a socket.
+/// `InvalidArgument` if the path is too long; `HostError` if this process can't open a socket.
 pub(crate) fn is_served(path: &Path) -> Result<bool> {
     check_length(path)?;
     match probe(path) {
@@ -167,13 +174,13 @@ pub(crate) fn is_served(path: &Path) -> Result<bool> {
         Err(Errno::AGAIN | Errno::ACCESS | Errno::PERM) => Ok(true),
         Err(Errno::MFILE) => {
             let limit = getrlimit(Resource::Nofile).current.unwrap_or_default();
-            Err(internal(format!(
+            Err(host_error(format!(
                 "can't look for a node at {}: this process has reached its limit of {limit} open files. Close some, \
                  or raise the limit with ulimit -n",
                 path.display()
             )))
         }
-        Err(error) => Err(internal(format!("can't connect to {}: {error}", path.display()))),
+        Err(error) => Err(host_error(format!("can't connect to {}: {error}", path.display()))),
     }
 }
 
@@ -286,15 +293,16 @@ fn lock(path: &Path, timeout: Option<Duration>) -> Result<Lock> {
         .mode(0o600)
         .custom_flags((flags | OFlags::NOFOLLOW | OFlags::CLOEXEC).bits() as i32)
         .open(path);
-    let file = opened
-        .map_err(|error| internal(format!("can't open {} ({error}): remove it", path.display())))?;
+    let file = opened.map_err(|error| {
+        host_error(format!("can't open {} ({error}): remove it", path.display()))
+    })?;
     let begun = Instant::now();
     loop {
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => return Ok(Lock(file)),
             Err(Errno::WOULDBLOCK | Errno::INTR) => {}
             Err(error) => {
-                return Err(internal(format!("can't lock {}: {error}", path.display())));
+                return Err(host_error(format!("can't lock {}: {error}", path.display())));
             }
         }
         if let Some(timeout) = timeout
@@ -345,6 +353,6 @@ fn check_kind(path: &Path) -> Result<()> {
     Ok(())
 }
 
-fn internal(message: String) -> Error {
-    Error::new(ErrorKind::Internal, message)
+fn host_error(message: String) -> Error {
+    Error::new(ErrorKind::HostError, message)
 }

@@ -195,7 +195,8 @@ ADDRESSES = Kind(
     _check_seeds,
 )
 PLACE = Kind("ADDRESS", '"local", "unix:/path" or "host:port,host:port"', (str,), str, _check_place)
-SIZE = Kind("SIZE", '"8GiB", "500MB" or a number of bytes', (str, int), str, lambda _, value: check_capacity(value))
+SIZE_SYNTAX = '"8GiB", "8G" (the same), "500MB" or a number of bytes'
+SIZE = Kind("SIZE", SIZE_SYNTAX, (str, int), str, lambda _, value: check_capacity(value))
 LIMIT = SIZE._replace(check=check_size)
 SECONDS = Kind("SECONDS", "a number of seconds, such as 30", (int, float), float, _check_seconds)
 DETECTION = Kind("SECONDS", "a number of seconds, such as 3", (int, float), float, _check_detection)

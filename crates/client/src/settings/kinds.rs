@@ -13,6 +13,9 @@ use crate::error::{Error, Result};
 /// A smaller store fits few useful objects: probably the unit is missing.
 const CAPACITY_MIN: u64 = 1 << 20;
 
+/// The address space of a process. A larger store can't exist: probably the unit is wrong.
+const CAPACITY_MAX: u64 = 128 << 40;
+
 /// A node that shares two busy processors with others may wait half of this time to be scheduled.
 const DETECTION_MIN: Duration = Duration::from_millis(500);
 
@@ -53,23 +56,27 @@ pub(crate) fn seconds(name: &str, text: &str) -> Result<Duration> {
     }
 }
 
-/// A number of bytes, such as "8GiB", "500MB" or "1024".
+/// A number of bytes, such as "8GiB", "500MB" or "1024". K, M, G and T alone are KiB, MiB, GiB and TiB.
 pub(crate) fn size(name: &str, text: &str) -> Result<u64> {
-    const UNITS: [(&str, u64); 10] = [
+    const UNITS: [(&str, u64); 14] = [
         ("", 1),
         ("B", 1),
+        ("K", 1 << 10),
         ("KB", 1000),
         ("KiB", 1 << 10),
+        ("M", 1 << 20),
         ("MB", 1_000_000),
         ("MiB", 1 << 20),
+        ("G", 1 << 30),
         ("GB", 1_000_000_000),
         ("GiB", 1 << 30),
+        ("T", 1 << 40),
         ("TB", 1_000_000_000_000),
         ("TiB", 1 << 40),
     ];
     let wrong = || {
         let message = format!(
-            "{name} {text:?} is not a size: write \"8GiB\", \"500MB\" or a number of bytes"
+            "{name} {text:?} is not a size: write \"8GiB\", \"8G\" (the same), \"500MB\" or a number of bytes"
         );
         Error::argument(message)
     };
@@ -98,6 +105,12 @@ pub(crate) fn checked_size(name: &str, bytes: u64) -> Result<u64> {
 
 /// Checks the capacity of a store.
 pub(crate) fn checked_capacity(bytes: u64) -> Result<u64> {
+    if bytes > CAPACITY_MAX {
+        let message = format!(
+            "capacity {bytes} B is more than a process can map: set at most {CAPACITY_MAX} (128 TiB)"
+        );
+        return Err(Error::argument(message));
+    }
     if checked_size("capacity", bytes)? >= CAPACITY_MIN {
         return Ok(bytes);
     }
@@ -141,9 +154,21 @@ mod tests {
         assert_eq!(parsed(" 8GiB "), Some(8 << 30));
         assert_eq!(parsed("1.5 MiB"), Some(3 << 19));
         assert_eq!(parsed("500MB"), Some(500_000_000));
+        assert_eq!(
+            (parsed("10G"), parsed("3 K"), parsed("2M")),
+            (Some(10 << 30), Some(3 << 10), Some(2 << 20))
+        );
+        assert_eq!(parsed("1.5T"), Some(3 << 39));
         for wrong in ["", "GiB", "0", "-1", "1e3", "1 PiB", "8gib", "9223372036854775808", "1 2"] {
             assert_eq!(parsed(wrong), None, "{wrong}");
         }
+    }
+
+    #[test]
+    fn impossible_capacities_are_rejected() {
+        let error = checked_capacity(size("capacity", "999999TiB").unwrap()).unwrap_err();
+        assert!(error.to_string().ends_with("set at most 140737488355328 (128 TiB)"), "{error}");
+        assert_eq!(checked_capacity(128 << 40).unwrap(), 128 << 40);
     }
 
     #[test]
