@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import hoplite
 from commands import run
 from fake_activity import FakeCluster
-from hoplite import __version__
+from hoplite import __version__, tokens
 from hoplite.tools.doctor import Finding, cluster, host
 from hoplite.tools.doctor.facts import Facts, gather
 
@@ -163,14 +166,51 @@ def test_a_port_in_use_is_a_problem() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
         assert host.port(address).level == "problem"
-        assert host.peer(address).level == "ok"
     assert host.port(address).level == "ok"
-    assert host.peer(address).level == "problem"
+    assert host.peer(address, None).level == "problem"
     assert host.port("lo:0").level == "ok"
     assert host.port("192.0.2.1:7420").fix == "Choose an address of this host with --listen: ip -brief address"
     for address in ("a..b:7420", f"{'x' * 64}.example:7420"):
         assert "is not a name of a host" in host.port(address).text
-        assert "empty or too long" in host.peer(address).text
+        assert "empty or too long" in host.peer(address, None).text
+
+
+def test_a_peer_is_ok_only_if_it_admits_a_node_of_this_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def judged(address: str, **variables: str) -> Finding:
+        with monkeypatch.context() as patch:
+            for name, value in variables.items():
+                patch.setenv(name, value)
+            return host.peer(address, host.node_settings()[1])
+
+    with hoplite.Node(listen="127.0.0.1:0") as node, node.client() as client:
+        before = client.status()
+        found = judged(node.address)
+        assert (found.level, found.text) == ("ok", f"the node at {node.address} admits nodes with these settings")
+        other = judged(node.address, HOPLITE_TOKEN=tokens.new_token())
+        assert other.level == "problem"
+        assert "did not prove this cluster's token: set the same token on all nodes" in other.text
+        other = judged(node.address, HOPLITE_CLUSTER="another")
+        assert other.level == "problem"
+        assert 'this is a node of cluster "default", not "another"' in other.text
+        after = client.status()
+        assert [member["id"] for member in after["members"]] == [member["id"] for member in before["members"]]
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            # The check whether the port is open, and the handshake.
+            for _ in range(2):
+                with server.accept()[0] as connection, contextlib.suppress(OSError):
+                    connection.sendall(b"HTTP/1.1 400 Bad Request")
+                    connection.recv(4096)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        found = judged(f"127.0.0.1:{server.getsockname()[1]}")
+        thread.join()
+    assert found.level == "problem"
+    assert 'its stream begins with "HTTP"' in found.text
 
 
 def test_a_good_cluster_is_ok() -> None:
@@ -241,6 +281,17 @@ def test_a_slow_link_is_named() -> None:
     (found,) = cluster.rates(seen)
     assert found.level == "warning"
     assert found.text == "10.0.0.3:7420 had only 80 Mbit/s, others 10 Gbit/s"
+
+
+def test_rates_within_a_host_are_not_those_of_links() -> None:
+    fake = FakeCluster(4)
+    seen = view(fake)
+    # The third and the fourth node share a host.
+    seen.snapshot.status["members"][3]["address"] = "10.0.0.3:7421"
+    for number, other in ((2, 3), (3, 2)):
+        seen.metrics[fake.ids[number]]["status"]["members"][other]["bytes_per_second"] = 1e6
+    (found,) = cluster.rates(seen)
+    assert (found.level, found.text) == ("ok", "earlier transfers had 10 Gbit/s to 10 Gbit/s")
 
 
 def test_corrupt_blocks_are_a_warning() -> None:

@@ -26,6 +26,7 @@ __all__ = [
     "after_fork_in_parent",
     "before_fork",
     "check_name",
+    "check_peer",
     "connect",
     "grant_capability",
     "is_slot",
@@ -175,6 +176,7 @@ class Node:
     def client(self) -> Client: ...
     def close(self, timeout: float | None = None) -> bool: ...
 
+def check_peer(credentials: Mapping[str, object], address: str) -> str | None: ...
 def make_authority(name: str, serial: bytes, begin: int, end: int) -> tuple[str, str]: ...
 def issue_certificate(
     authority: tuple[str, str], name: str, serial: bytes, begin: int, end: int

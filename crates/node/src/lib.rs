@@ -63,7 +63,7 @@ pub use self::{
         writer::{Space, Writer},
     },
     network::handshake::address_of,
-    node::Node,
+    node::{Node, check_peer},
 };
 pub use hoplite_proto as proto;
 pub use hoplite_shm::fill_standard_descriptors;

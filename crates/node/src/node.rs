@@ -183,6 +183,19 @@ impl Node {
     }
 }
 
+/// Checks whether the node at an address would admit a node with this configuration. The cluster does not change.
+///
+/// # Errors
+/// [`Error::Certificates`]; [`Error::Join`] with the reason if it would not.
+pub fn check_peer(config: &NodeConfig, address: &str) -> Result<NodeId, Error> {
+    let runtime = Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| failed(config, &error))?;
+    let identity = identity(config, NO_ADDRESS, OwnCluster::visitor())?;
+    runtime.block_on(join::check(&identity, address)).map_err(Error::Join)
+}
+
 impl Drop for Node {
     fn drop(&mut self) {
         // Inside another runtime this can't wait for the node's; the other nodes detect that this one is gone.
@@ -215,29 +228,7 @@ async fn begin(
         Some(listener) => advertised(config, said, listener.local_addr().map_err(failed)?)?,
         None => NO_ADDRESS,
     };
-    let key = match &config.certificates {
-        Some(files) => {
-            let (own, trust) = certificates::load(files)?;
-            NodeKey::certified(own, trust)
-        }
-        None => NodeKey::new(),
-    };
-    let key = key.map_err(failed)?;
-    let member = Member { id: key.id(), address, place: config.place };
-    let identity = Identity {
-        member,
-        key,
-        cluster: config.cluster.clone(),
-        own_cluster: Arc::new(OwnCluster::new().map_err(failed)?),
-        tokens: config.tokens.iter().cloned().map(Token::from).collect(),
-        admission: config.admission.clone(),
-        no_encryption: config.no_encryption,
-        silence: config
-            .detection
-            .saturating_mul(2)
-            .clamp(Duration::from_secs(1), handshake::SILENCE_MAX),
-        turns: Arc::default(),
-    };
+    let identity = identity(config, address, OwnCluster::new().map_err(failed)?)?;
     let epoll = Arc::new(SharedEpoll::new().map_err(failed)?);
     let (folder, left) = config.spill.as_ref().map(Folder::take).transpose()?.unzip();
     // Bind last of the steps that can fail, so that a node that does not start leaves no socket behind.
@@ -347,6 +338,35 @@ async fn end_if_failed(
     shell.close();
     shell.programs.detach_all(shell.network.tasks.failure().unwrap_or_default());
     shell.network.peers.close(Duration::ZERO).await;
+}
+
+fn identity(
+    config: &NodeConfig,
+    address: SocketAddr,
+    own_cluster: OwnCluster,
+) -> Result<Identity, Error> {
+    let key = match &config.certificates {
+        Some(files) => {
+            let (own, trust) = certificates::load(files)?;
+            NodeKey::certified(own, trust)
+        }
+        None => NodeKey::new(),
+    };
+    let key = key.map_err(|error| failed(config, &error))?;
+    Ok(Identity {
+        member: Member { id: key.id(), address, place: config.place },
+        key,
+        cluster: config.cluster.clone(),
+        own_cluster: Arc::new(own_cluster),
+        tokens: config.tokens.iter().cloned().map(Token::from).collect(),
+        admission: config.admission.clone(),
+        no_encryption: config.no_encryption,
+        silence: config
+            .detection
+            .saturating_mul(2)
+            .clamp(Duration::from_secs(1), handshake::SILENCE_MAX),
+        turns: Arc::default(),
+    })
 }
 
 /// Assembles the parts of a node.

@@ -30,7 +30,7 @@ mod native {
         client::{Client, connect},
         forks::{after_fork_in_child, after_fork_in_parent, before_fork},
         log::log_to_stderr,
-        node::Node,
+        node::{Node, check_peer},
         wait::{Inbox, Pending},
     };
 

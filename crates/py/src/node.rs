@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, sync::Arc};
 
-use hoplite_node::{CertificateFiles, Node as Native, NodeConfig, SpillConfig};
+use hoplite_node::{CertificateFiles, Error, Node as Native, NodeConfig, SpillConfig};
 use pyo3::prelude::*;
 
 use crate::{arguments, client::Client, errors, wait::aside};
@@ -16,7 +16,7 @@ struct Options {
     join: Vec<String>,
     cluster: String,
     tokens: Vec<String>,
-    certificates: Option<(PathBuf, PathBuf, PathBuf, Option<PathBuf>)>,
+    certificates: Option<Certificates>,
     admission: String,
     no_encryption: bool,
     no_auth: bool,
@@ -33,12 +33,6 @@ struct Options {
 
 impl Options {
     fn config(self, py: Python<'_>) -> PyResult<NodeConfig> {
-        let certificates = self.certificates.map(|(certificate, key, ca, crl)| CertificateFiles {
-            certificate,
-            key,
-            ca,
-            crl,
-        });
         let spill = self.spill.map(|folder| SpillConfig {
             folder,
             limit: self.spill_limit,
@@ -50,7 +44,7 @@ impl Options {
             join: self.join,
             cluster: self.cluster,
             tokens: self.tokens,
-            certificates,
+            certificates: self.certificates.map(certificate_files),
             admission: self.admission,
             no_encryption: self.no_encryption,
             no_auth: self.no_auth,
@@ -63,6 +57,43 @@ impl Options {
             detection: arguments::timeout(py, Some(self.detection_timeout))?.unwrap_or_default(),
             ..NodeConfig::default()
         })
+    }
+}
+
+/// The settings that decide whether a node is admitted, by name.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub(crate) struct Credentials {
+    cluster: String,
+    tokens: Vec<String>,
+    certificates: Option<Certificates>,
+    no_encryption: bool,
+}
+
+/// Files of the certificate, key, CA and revocation list.
+type Certificates = (PathBuf, PathBuf, PathBuf, Option<PathBuf>);
+
+fn certificate_files((certificate, key, ca, crl): Certificates) -> CertificateFiles {
+    CertificateFiles { certificate, key, ca, crl }
+}
+
+/// Checks whether the node at an address would admit a node with these settings; joins nothing. Returns why it would
+/// not; `None` if it would.
+#[pyfunction]
+pub(crate) fn check_peer(
+    py: Python<'_>,
+    credentials: Credentials,
+    address: String,
+) -> PyResult<Option<String>> {
+    let Credentials { cluster, tokens, certificates, no_encryption } = credentials;
+    let certificates = certificates.map(certificate_files);
+    let config =
+        NodeConfig { cluster, tokens, certificates, no_encryption, ..NodeConfig::default() };
+    let checked = aside(py, "hoplite-check", move || hoplite_node::check_peer(&config, &address))?;
+    match checked {
+        Ok(_) => Ok(None),
+        Err(Error::Join(reason)) => Ok(Some(reason)),
+        Err(error) => Err(errors::of(py, error)),
     }
 }
 

@@ -10,11 +10,18 @@ use std::{
     vec,
 };
 
-use hoplite_proto::{id::NodeId, node::Event, wire::Role};
+use hoplite_proto::{
+    id::NodeId,
+    node::Event,
+    wire::{Role, WireError},
+};
 use tokio::time::timeout;
 use tracing::debug;
 
-use super::{handshake, shared::Network};
+use super::{
+    handshake::{self, Identity},
+    shared::Network,
+};
 use crate::{
     engine::task::Task,
     error::{Error, LinkError},
@@ -63,7 +70,11 @@ pub(crate) async fn join(network: &Arc<Network>, seeds: &[String]) -> Result<(),
                     Err(error) => {
                         may_come |= handshake::is_refused(&error);
                         log_failure(seed, &error);
-                        failures.push(format!("{seed}: {error}"));
+                        failures.push(if handshake::is_refused(&error) {
+                            format!("no node listens at {seed}: check the address, and that its node runs ({error})")
+                        } else {
+                            format!("{seed}: {error}")
+                        });
                     }
                 }
             }
@@ -128,9 +139,27 @@ pub(crate) async fn retry_seeds(network: Arc<Network>, seeds: Vec<String>) {
 fn log_failure(seed: &str, error: &LinkError) {
     if let LinkError::OtherCluster { node, .. } = error {
         log_once!(warn, node, seed, %error, "did not join another cluster");
+    } else if let LinkError::Wire(WireError::OtherVersion { .. }) = error {
+        log_once!(warn, seed, seed, %error, "did not join a node of another version");
     } else {
         debug!(seed, %error, "configured member not reachable yet");
     }
+}
+
+/// Performs the handshake with a node at an address, without joining its cluster. Returns the node's id.
+///
+/// # Errors
+/// The text describes why that node would not admit a node of this identity.
+pub(crate) async fn check(identity: &Identity, said: &str) -> Result<NodeId, String> {
+    let mut failure = "the host name has no address".into();
+    for address in resolve_all(said)? {
+        // A payload connection adds no member.
+        match handshake::initiate(identity, address, Role::Payload, None).await {
+            Ok(met) => return Ok(met.member.id),
+            Err(error) => failure = error.to_string(),
+        }
+    }
+    Err(failure)
 }
 
 /// Resolves the first address of "host:port".

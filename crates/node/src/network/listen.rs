@@ -3,12 +3,12 @@
 //!
 //! Does not know what they carry afterwards.
 
-use std::{sync::Arc, time::Duration};
+use std::{io, sync::Arc, time::Duration};
 
 use hoplite_proto::{
     id::NodeId,
     node::Event,
-    wire::{MacBytes, Role},
+    wire::{MacBytes, Role, WireError},
 };
 use tokio::net::{TcpListener, TcpStream};
 use tracing::debug;
@@ -57,6 +57,19 @@ pub(crate) async fn accept(network: Arc<Network>, listener: TcpListener, serve: 
                                 log_once!(warn, node, %error, "refused a node of another cluster");
                                 return;
                             }
+                            LinkError::Wire(WireError::OtherVersion { .. }) => {
+                                called.counters.strangers.add(1);
+                                // By address only: a stranger can send any version.
+                                let cause = address.ip();
+                                log_once!(warn, cause, %address, %error, "refused a node of another version");
+                                return;
+                            }
+                            // Such as a check of whether the port is open, which sends nothing.
+                            LinkError::Io(ref broken) if is_hang_up(broken.kind()) => {
+                                called.counters.strangers.add(1);
+                                debug!(%address, %error, "a connection ended before its handshake");
+                                return;
+                            }
                             _ => called.counters.strangers.add(1),
                         }
                         let cause = format!("{} {error}", address.ip());
@@ -75,6 +88,10 @@ pub(crate) async fn accept(network: Arc<Network>, listener: TcpListener, serve: 
             }
         }
     }
+}
+
+fn is_hang_up(kind: io::ErrorKind) -> bool {
+    matches!(kind, io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset)
 }
 
 async fn welcome(

@@ -28,6 +28,11 @@ impl OwnCluster {
         Ok(Self(Mutex::new(ClusterId { number, is_final: false })))
     }
 
+    /// The cluster of a process that meets nodes but joins none: the last in the order of ids, so that no node takes it.
+    pub(crate) const fn visitor() -> Self {
+        Self(Mutex::new(ClusterId { number: u64::MAX, is_final: false }))
+    }
+
     pub(crate) fn id(&self) -> ClusterId {
         *lock(&self.0)
     }

@@ -30,7 +30,9 @@ OF_CLUSTER = "members, versions, clocks, reachability and rates need a running n
 
 
 @click.command()
-@click.option("--peer", metavar="HOST:PORT", help="Also check whether this host reaches that address.")
+@click.option(
+    "--peer", metavar="HOST:PORT", help="Also check whether the node at that address admits a node of this host."
+)
 @click.option("--no-rate", is_flag=True, help="Skip the measurement, which sends 64 MiB to another node.")
 @socket_option
 @json_option("Print a JSON list of findings.")
@@ -87,7 +89,7 @@ def _check(peer: str | None, socket: str | None, *, is_rate: bool) -> list[Findi
         else:
             findings += _cluster(client, gathered, is_rate=is_rate)
         if peer is not None:
-            findings.append(host.peer(peer))
+            findings.append(host.peer(peer, values))
     return findings
 
 

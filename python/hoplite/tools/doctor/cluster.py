@@ -201,12 +201,16 @@ def waits(view: View) -> list[Finding]:
 
 
 def rates(view: View) -> list[Finding]:
-    """Judges the rates that nodes have measured in earlier transfers."""
+    """Judges the rates that nodes have measured in earlier transfers between hosts.
+
+    A transfer within a host crosses no link: its rate is that of memory and of the processors.
+    """
+    hosts = {member["id"]: (member["address"] or "").rpartition(":")[0] for member in view.snapshot.status["members"]}
     measured = {
         (node, member["id"]): member["bytes_per_second"]
         for node, reply in view.metrics.items()
         for member in reply["status"]["members"]
-        if member["id"] != node and member.get("bytes_per_second")
+        if hosts.get(node) != hosts.get(member["id"], member["id"]) and member.get("bytes_per_second")
     }
     if len(measured) < 2:
         return []

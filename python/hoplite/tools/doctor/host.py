@@ -10,7 +10,7 @@ import socket
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hoplite import settings, sockets
+from hoplite import peers, settings, sockets
 from hoplite.addresses import split_address
 from hoplite.errors import HopliteError
 from hoplite.files import check_private
@@ -237,16 +237,17 @@ def port(address: str) -> Finding:
     return Finding("port", "ok", f"a node can listen on {address}")
 
 
-def peer(address: str) -> Finding:
-    """Judges whether this host can connect to an address.
+def peer(address: str, values: Values | None) -> Finding:
+    """Judges whether the node at an address would admit a node of this host. The node joins nothing.
 
     Args:
         address: host and port.
+        values: the settings of nodes that start in this environment; None if they are not valid.
     """
     host, number = split_address(address)
     try:
         with socket.create_connection((host, number), CONNECT_S):
-            return Finding("peer", "ok", f"{address} accepts connections from this host")
+            return _admitted(address, values)
     except (socket.gaierror, UnicodeError) as error:
         fix = f"Correct the name, or add it to DNS or /etc/hosts: getent hosts {host}"
         why = getattr(error, "strerror", None) or "a part of it is empty or too long"
@@ -257,3 +258,19 @@ def peer(address: str) -> Finding:
     except OSError as error:
         fix = f"Start a node there: hoplite node --listen {host}:{number}"
         return Finding("peer", "problem", f"{address} can't be reached: {error.strerror or error}", fix)
+
+
+def _admitted(address: str, values: Values | None) -> Finding:
+    """Judges the credentials of this environment at an open port."""
+    text = f"{address} accepts connections"
+    if values is None:
+        return Finding("peer", "unchecked", f"{text}; whether it admits a node needs valid settings")
+    try:
+        reason = peers.refusal(values, address)
+    except HopliteError as error:
+        fix = "Set what that node has, such as HOPLITE_TOKEN_FILE, and check again"
+        return Finding("peer", "warning", f"{text}, but no handshake was possible: {error}", fix)
+    if reason is not None:
+        fix = "Set the same cluster name, token or CA as that node: hoplite status, on its host"
+        return Finding("peer", "problem", f"{text}, but admits no node with these settings: {reason}", fix)
+    return Finding("peer", "ok", f"the node at {address} admits nodes with these settings")

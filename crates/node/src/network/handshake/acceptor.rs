@@ -51,7 +51,9 @@ pub(crate) async fn accept(
                 header.ok_or_else(|| std::io::Error::from(std::io::ErrorKind::UnexpectedEof))?
             }
             Err(error @ LinkError::Wire(WireError::OtherVersion { .. })) => {
-                return Err(refuse(&mut stream, error.to_string()).await);
+                // Its header has this node's version, so the initiator knows both, too.
+                refuse(&mut stream, error.to_string()).await;
+                return Err(error);
             }
             Err(error) => return Err(error),
         };

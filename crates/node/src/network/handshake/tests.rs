@@ -4,7 +4,7 @@ use std::sync::Mutex;
 
 use hoplite_proto::{
     id::Instance,
-    wire::{Fetch, FetchTarget, HEADER_BYTES, VERSION},
+    wire::{Fetch, FetchTarget, HEADER_BYTES, VERSION, WireError},
 };
 use tokio::{io::AsyncReadExt, net::TcpListener};
 
@@ -12,7 +12,7 @@ use super::{
     acceptor::{Accepted, accept},
     *,
 };
-use crate::network::{connection_limit::ConnectionLimit, proofs::Admitted};
+use crate::network::{connection_limit::ConnectionLimit, join, proofs::Admitted};
 
 mod certified;
 
@@ -379,5 +379,58 @@ async fn other_protocols_and_versions_are_named() {
         let (calling, ()) = tokio::join!(initiate(&one, address, Role::Join, None), answering);
         let error = calling.unwrap_err().to_string();
         assert!(error.contains(told), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn both_sides_report_both_versions() {
+    let (both, other) = (identity(None), VERSION + 1);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let accepting = async {
+        let (stream, _) = listener.accept().await.unwrap();
+        accept(&both, stream, |_, _, _| None, place).await
+    };
+    let initiating = async {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let mut bytes = frame::bare(FrameKind::Secure, 0, 0);
+        bytes[4] = other;
+        stream.write_all(&bytes).await.unwrap();
+        let mut header = [0; HEADER_BYTES];
+        stream.read_exact(&mut header).await.unwrap();
+        header
+    };
+    let (accepted, header) = tokio::join!(accepting, initiating);
+    let error = accepted.unwrap_err();
+    assert!(matches!(error, LinkError::Wire(WireError::OtherVersion { .. })), "{error}");
+    assert!(error.to_string().contains(&format!("version {other}, but this node uses {VERSION}")));
+    assert_eq!(header[4], VERSION, "the initiator reads this node's version");
+}
+
+#[tokio::test]
+async fn a_check_of_a_peer_changes_neither_cluster() {
+    let visitor = Identity { own_cluster: Arc::new(OwnCluster::visitor()), ..identity(Some("a")) };
+    for (peer, reason) in [
+        (identity(Some("a")), None),
+        (identity(Some("b")), Some("did not prove this cluster's token")),
+        (
+            Identity { cluster: "c".into(), ..identity(Some("a")) },
+            Some("this is a node of cluster"),
+        ),
+    ] {
+        let before = peer.own_cluster.id();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let accepting = async {
+            let (stream, _) = listener.accept().await.unwrap();
+            accept(&peer, stream, |_, _, _| None, place).await
+        };
+        let (accepted, checked) = tokio::join!(accepting, join::check(&visitor, &address));
+        match reason {
+            None => assert_eq!(checked, Ok(peer.member.id)),
+            Some(reason) => assert!(checked.unwrap_err().contains(reason)),
+        }
+        assert_eq!(accepted.is_ok(), reason.is_none());
+        assert_eq!(peer.own_cluster.id(), before);
     }
 }
