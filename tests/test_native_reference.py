@@ -29,7 +29,7 @@ CODES = set(re.findall(r"\b(HOPLITE_\w+) = \d+,", HEADER))
 
 # Errors that Python has alone, and that it lacks.
 PYTHON_ONLY = {"DecodeError", "HopliteError"}
-NATIVE_ONLY = {"InvalidHandle", "Cancelled", "NotReady", "Internal"}
+NATIVE_ONLY = {"HostError", "InvalidHandle", "Cancelled", "NotReady", "Internal"}
 
 
 def called(column: int) -> set[str]:

@@ -246,8 +246,8 @@ def peer(address: str, values: Values | None) -> Finding:
     """
     host, number = split_address(address)
     try:
-        with socket.create_connection((host, number), CONNECT_S):
-            return _admitted(address, values)
+        socket.create_connection((host, number), CONNECT_S).close()
+        return _admitted(address, values)
     except (socket.gaierror, UnicodeError) as error:
         fix = f"Correct the name, or add it to DNS or /etc/hosts: getent hosts {host}"
         why = getattr(error, "strerror", None) or "a part of it is empty or too long"
