@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import socket
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 import hoplite
-from hoplite import Node
+from hoplite import Node, testing
+from support import SOON, eventually
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from hoplite.testing import NodeProcess
+
+MAGIC = b"HPLT"
 
 
 @pytest.mark.parametrize(
@@ -71,3 +75,49 @@ def test_a_socket_in_a_missing_folder_is_rejected(tmp_path: Path) -> None:
     folder = tmp_path / "missing"
     with pytest.raises(hoplite.InvalidArgument, match=f"the directory {folder} .* does not exist: .*mkdir -p {folder}"):
         Node(socket=folder / "node.sock")
+
+
+def log_of(node: NodeProcess) -> list[str]:
+    return (Path(node.socket).parent / "stderr").read_text().splitlines()
+
+
+@pytest.mark.faults("a peer uses another protocol version")
+def test_nodes_of_two_versions_report_both_once() -> None:
+    """On both sides: at the node that joins and at the node that refuses."""
+    header = MAGIC + bytes([1]) + bytes(43)
+    with testing.node_process() as node:
+        host, _, port = node.address.rpartition(":")
+        for _ in range(2):
+            with socket.create_connection((host, int(port)), timeout=SOON) as stream:
+                stream.sendall(header)
+                version = stream.recv(4096)[4]
+                # Until the node has logged and closed the connection.
+                while stream.recv(4096):
+                    pass
+        own = f"the peer uses protocol version 1, but this node uses {version}: install the same release on both"
+        (line,) = [line for line in log_of(node) if own in line]
+        assert "WARN" in line
+        assert "refused a node of another version" in line
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            with server.accept()[0] as stream:
+                stream.recv(4096)
+                stream.sendall(header)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(hoplite.JoinError, match=f"protocol version 1, but this node uses {version}: install"):
+            Node(join=[f"127.0.0.1:{server.getsockname()[1]}"])
+        thread.join()
+
+
+def test_a_check_of_the_port_is_not_logged() -> None:
+    """Such as that of the Slurm script, or the TCP probe of a load balancer."""
+    with testing.node_process() as node:
+        host, _, port = node.address.rpartition(":")
+        with node.client() as client:
+            before = client.status()["counters"]["strangers"]
+            socket.create_connection((host, int(port)), timeout=SOON).close()
+            eventually(lambda: client.status()["counters"]["strangers"] > before)
+        assert not [line for line in log_of(node) if "connection" in line]
