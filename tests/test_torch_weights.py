@@ -120,10 +120,6 @@ def test_pairs_are_read_once_and_in_order(clients: list[Client]) -> None:
     }
 
 
-def test_nothing_is_a_publication_too(clients: list[Client]) -> None:
-    assert dict(both({}, clients)) == {}
-
-
 def test_dtype_converts_floats_on_either_side(clients: list[Client]) -> None:
     tensors = {"float": counting((5, 5)), "whole": counting((5,), torch.int64), "big": counting((400, 400))}
     half = both(tensors, clients, dtype=torch.float16)
@@ -222,7 +218,7 @@ def test_the_shared_client_is_the_default(node: hoplite.Node) -> None:
         hoplite.shutdown()
 
 
-@pytest.mark.parametrize("name", ["publishing", "fetching"])
+@pytest.mark.parametrize("name", ["publishing", "fetching", "deleting"])
 def test_the_examples_print_the_shown_output(node: hoplite.Node, name: str) -> None:
     hoplite.init(node=node)
     try:

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 import hoplite
 from hoplite.errors import InvalidArgument, Timeout
 from hoplite.torch import publish
+from hoplite.torch.weights.wrappers import plain_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
 
 class Server(Protocol):
@@ -63,15 +64,11 @@ def publish_to_host_memory(
 ) -> int:
     """Publishes pairs of a name and a tensor. Returns their size in bytes.
 
-    Each tensor leaves its device before the next is requested: a sharded model is never whole on one device.
+    Each tensor is copied before the next is requested: a sharded model is never whole on one device, and the store
+    alone holds the version. The loaders of servers do not know prefixes of wrappers in names, such as "_orig_mod.".
     """
-    return int(publish(_on_host(weights), name, retain=retain, replicas=replicas, timeout=timeout).nbytes)
-
-
-def _on_host(weights: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
-    for name, tensor in weights:
-        # `publish` reports a tensor without elements.
-        yield name, tensor if tensor.device.type == "meta" else tensor.detach().to("cpu")
+    named = ((plain_name(name), tensor) for name, tensor in weights)
+    return int(publish(named, name, retain=retain, replicas=replicas, timeout=timeout).nbytes)
 
 
 def load(server: Server, name: str, timeout: float | None, **finish: Any) -> None:

@@ -10,6 +10,7 @@ from torchrl.weight_update.weight_sync_schemes import WeightSyncScheme, register
 
 import hoplite
 from hoplite.errors import HopliteError, InvalidArgument
+from hoplite.torch import delete
 from hoplite.torchrl.transport import HopliteTransport
 
 # How often a worker that waits for weights checks whether it shall stop.
@@ -92,6 +93,7 @@ class HopliteWeightSyncScheme(WeightSyncScheme):
             return
         if self.initialized_on_sender and self._is_unique:
             with contextlib.suppress(HopliteError):
+                delete(f"{self._name}/", client=client, timeout=self._timeout)
                 names = [row["ref"] for row in client.directory(f"{self._name}/", timeout=self._timeout)]
                 client.delete(names, timeout=self._timeout)
         if self._address is not None:

@@ -6,6 +6,7 @@ that has the base requests only the extents that differ. No version needs anothe
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from hoplite import Client
     from hoplite.torch.weights.names import Deadline, Version
     from hoplite.torch.weights.sources import Sources
+    from hoplite.torch.weights.streams import Stream
+
+logger = logging.getLogger("hoplite.torch")
 
 # A change of one element sends this much.
 BLOCK_BYTES = 64 << 10
@@ -47,9 +51,12 @@ class Base:
         self.manifest = manifest
 
     @classmethod
-    def find(cls, client: Client, name: Version, sources: Sources, rank: int, deadline: Deadline) -> Base | None:
+    def find(
+        cls, client: Client, name: Version, sources: Sources | Stream, rank: int, deadline: Deadline
+    ) -> Base | None:
         """Gets the manifest of a version; returns None if it is gone, or its tensors are others."""
         if not client.wait([name.name], timeout=0)[0]:
+            logger.warning("base %s does not exist: all data is put", name.name)
             return None
         try:
             manifest = _read(client, name.name, deadline)
@@ -57,13 +64,14 @@ class Base:
                 manifest = _read(client, name.shard(rank, manifest.id), deadline)
         except (ObjectDeleted, ObjectLost, ManifestInvalid):
             return None
-        is_same = manifest.entries == sources.entries and manifest.nbytes == sources.nbytes
+        # Tensors that are not known yet are compared while they come.
+        is_same = not sources.is_complete or (manifest.entries == sources.entries and manifest.nbytes == sources.nbytes)
         is_lean = sum(source.nbytes for source in manifest.sources) <= GARBAGE_FACTOR * manifest.nbytes
         is_short = len(manifest.extents) <= EXTENTS_MAX // 64
         return cls(client, manifest, deadline) if is_same and is_lean and is_short and not manifest.inline else None
 
     def compare(self, data: Typed, first: int) -> Iterator[tuple[Extent, bool]]:
-        """Compares the next range of the flat space with the base. Ranges come in order.
+        """Compares the next range of the flat space with the base. Ranges come in order, and may be behind its end.
 
         Args:
             data: the new bytes.
@@ -72,11 +80,15 @@ class Base:
         Yields:
             Extents of the base in the range, and whether the bytes changed.
         """
-        for extent in self._cut(first, first + data.data.numel()):
+        last = first + data.data.numel()
+        end = max(first, min(last, self.manifest.nbytes))
+        for extent in self._cut(first, end):
             at = extent.at - first
             for offset, nbytes, is_changed in _blocks(data.data[at : at + extent.nbytes], self._bytes(extent)):
                 found = Extent(extent.at + offset, nbytes, extent.source, extent.start + offset)
                 yield found, is_changed
+        if end < last:
+            yield Extent(end, last - end, -1, 0), True
 
     def read(self, first: int, nbytes: int) -> bytearray:
         """Returns a copy of a range of the flat space of the base. Ranges come in order, as for `compare`."""

@@ -93,6 +93,19 @@ class Typed:
         return torch.as_strided(base, shape, stride, start // item)
 
 
+class Pinned:
+    """Memory from which, and into which, a GPU copies at the speed of the bus; plain memory on a host without one."""
+
+    def __init__(self) -> None:
+        self._memory: Any = None
+
+    def of(self, nbytes: int) -> Any:
+        """Returns a tensor of uint8 over the memory, which the next call returns again."""
+        if self._memory is None or self._memory.numel() < nbytes:
+            self._memory = torch.empty(nbytes, dtype=torch.uint8, device="cpu", pin_memory=torch.cuda.is_available())
+        return self._memory[:nbytes]
+
+
 def strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Returns the strides of a contiguous tensor, in elements."""
     found = [1] * len(shape)

@@ -2,7 +2,8 @@
 
 "policy/17" is the manifest of a complete version. "policy/.announced/17" is the same manifest, put before the data, so
 that receivers request the data while it is being copied. Shard 2 of a version announces itself as
-"policy/.announced/17.2.ID", with the id of shard 0. Data objects have ids, which the publisher reserves: if it fails
+"policy/.announced/17.2.ID", with the id of shard 0, and refs that are put before the announcement are listed in
+"policy/.announced/17.draft2-0.ID". Data objects have ids, which the publisher reserves: if it fails
 before it has put them, calls that wait for them raise `ObjectLost`.
 """
 
@@ -59,6 +60,10 @@ class Version(NamedTuple):
     def shard(self, rank: int, of: str) -> str:
         """Name of the manifest of one shard, of the publication whose first shard has this id."""
         return f"{self.announcement}.{rank}.{of}"
+
+    def drafts(self, rank: int) -> str:
+        """Prefix of the names of lists of refs that a shard puts before its announcement."""
+        return f"{self.announcement}.draft{rank}-"
 
 
 class Deadline:

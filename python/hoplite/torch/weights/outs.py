@@ -10,6 +10,7 @@ from hoplite import InvalidArgument, ShapeMismatch, StoreFull
 from hoplite.torch.weights.memory import converted, dtype_name
 from hoplite.torch.weights.placing import Placement
 from hoplite.torch.weights.sources import boxed
+from hoplite.torch.weights.wrappers import hint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -108,4 +109,4 @@ def _check_names(what: str, given: Iterable[str], known: Iterable[str], *, missi
     if unknown or absent:
         listed = [f"{len(unknown)} unknown, such as {unknown[0]!r}"] if unknown else []
         listed += [f"{len(absent)} missing, such as {absent[0]!r}"] if absent else []
-        raise InvalidArgument(f"{what} ({'; '.join(listed)}): use the names of the publication")
+        raise InvalidArgument(f"{what} ({'; '.join(listed)}{hint(ours, theirs)}): use the names of the publication")

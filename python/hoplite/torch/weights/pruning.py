@@ -48,12 +48,7 @@ def take_over(client: Client, version: Version, name: str, deadline: Deadline) -
         NameTaken: the publisher is alive.
         Timeout: the time is up.
     """
-    try:
-        publisher = parse_data(client.get(name, timeout=deadline.left()), name).publisher
-    except (ObjectDeleted, ObjectLost, ManifestInvalid):
-        publisher = ""
-    # Pending until the publisher completes the version, gives up, or dies.
-    if publisher and not client.wait([publisher], timeout=0)[0]:
+    if is_being_put(client, name, deadline):
         raise NameTaken(
             f"another publisher is putting {version.name}: publish a version on one rank only, or its parts with "
             "shards="
@@ -62,20 +57,30 @@ def take_over(client: Client, version: Version, name: str, deadline: Deadline) -
     drop(client, [name], deadline, [row["ref"] for row in rows if row["ref"] != name])
 
 
+def is_being_put(client: Client, name: str, deadline: Deadline) -> bool:
+    """Whether the publisher of an announcement is alive, and has not completed the version."""
+    try:
+        publisher = parse_data(client.get(name, timeout=deadline.left()), name).publisher
+    except (ObjectDeleted, ObjectLost, ManifestInvalid):
+        return False
+    # Pending until the publisher completes the version, gives up, or dies.
+    return bool(publisher) and not client.wait([publisher], timeout=0)[0]
+
+
 def drop(client: Client, names: Sequence[str], deadline: Deadline, retained: Sequence[str] = ()) -> None:
     """Deletes announcements and their data, except data that other announcements use.
 
     Raises:
         Timeout: the time is up.
     """
-    kept = {ref for name in retained for ref in _refs(client, name, deadline)}
-    refs = dict.fromkeys(ref for name in names for ref in _refs(client, name, deadline) if ref not in kept)
+    kept = {ref for name in retained for ref in refs_of(client, name, deadline)}
+    refs = dict.fromkeys(ref for name in names for ref in refs_of(client, name, deadline) if ref not in kept)
     # The announcements last: they list what is left if this is interrupted.
     client.delete(list(refs), timeout=deadline.left())
     client.delete(list(names), timeout=deadline.left())
 
 
-def _refs(client: Client, name: str, deadline: Deadline) -> list[str]:
+def refs_of(client: Client, name: str, deadline: Deadline) -> list[str]:
     """Refs of the data that an announcement lists; none if it is gone or not valid."""
     try:
         return parse_data(client.get(name, timeout=deadline.left()), name).refs()

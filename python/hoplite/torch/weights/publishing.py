@@ -13,8 +13,9 @@ from hoplite.torch.weights.memory import check_dtype
 from hoplite.torch.weights.names import Deadline, Version
 from hoplite.torch.weights.pauses import paused_collector
 from hoplite.torch.weights.pruning import prune
-from hoplite.torch.weights.sources import Sources, read
-from hoplite.torch.weights.writing import Writer
+from hoplite.torch.weights.sources import Sources, is_read_once, read
+from hoplite.torch.weights.streams import BUCKETS_MAX, Stream
+from hoplite.torch.weights.writing import Writer, nothing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,15 +25,16 @@ if TYPE_CHECKING:
 # At 1 Gbit/s a bucket takes 67 ms. Receivers begin when the first is copied, and end with the copy of the last.
 BUCKET_BYTES = 8 << 20
 
-# A larger publication has larger buckets.
-BUCKETS_MAX = 1024
+
+# Ranks that publish one version do not wait for each other longer than this, unless a timeout is given.
+SHARDS_TIMEOUT_S = 1800.0
 
 
 class Publication(NamedTuple):
     """A version that was published.
 
     Attributes:
-        ref: ref of its manifest.
+        ref: ref of its manifest. `ref.replicas` is the number of nodes that keep a copy of the version.
         version: its number.
         nbytes: bytes of its tensors.
         sent: bytes that were put for it; with `base`, those that changed.
@@ -67,11 +69,15 @@ def publish(
     Args:
         source: module, whose `state_dict` is published; mapping; or pairs of names and tensors. Tensors are dense, of
             any dtype that is not quantized, on any device. A view is published with its own elements only. Tensors
-            that share all elements (tied parameters) are stored once.
+            that share all elements (tied parameters) are stored once. Pairs of an iterator are copied as they come:
+            the next tensor may reuse the memory, and receivers start once all data is in the store. A subclass that
+            torch can flatten is published as its parts, such as "weight.qdata". Names of a module have no prefixes of
+            torch.compile, DDP and FSDP, and its extra state is left out.
         name: name of the version, such as "policy/17". Its number is above that of every complete version.
         retain: number of newest versions to retain, including this one. The others are deleted. None deletes nothing.
         client: client to use; None means `hoplite.client()`.
-        replicas: number of nodes that keep a copy of the version, as in `Client.put`.
+        replicas: number of nodes that keep a copy of the version, as in `Client.put`. If the cluster has fewer, this is
+            logged.
         bucket: size of the data objects, such as "16MiB". None means 8 MiB, or a 1024th of the tensors if that is
             more.
         dtype: floating dtype to which tensors of float16, bfloat16, float32 and float64 are converted while they are
@@ -81,25 +87,27 @@ def publish(
             Tensors without a box are whole, and those of the lowest rank are taken.
         base: name of an earlier version, such as "policy/16". Data that did not change since is not put again, and
             receivers that have the base do not receive it again. Others receive the whole version. If names, shapes or
-            dtypes differ from those of the base, everything is put.
+            dtypes differ from those of the base, everything is put. If there is no such version, this is also logged.
         encode: format of deltas in place of blocks: returns a patch from the bytes of the base and those of the
             version, for each bucket. The whole version is put too. Receivers that have the base and pass the
             counterpart as `decode` bring only the patches.
         digest: store the SHA-256 of each data object in the manifest. Receivers verify it before they copy a byte, and
             start once all data is in the store.
-        timeout: seconds to wait for memory in the store, for the replicas and for other shards.
+        timeout: seconds to wait for memory in the store, for the replicas and for other shards. None means no limit,
+            and 30 minutes with `shards`.
 
     Returns:
         The publication, once it is complete.
 
     Raises:
-        InvalidArgument: an argument is not valid, or a complete version has a higher number.
+        InvalidArgument: an argument is not valid, there are no elements, or a complete version has a higher number.
         NameTaken: the version exists, or another publisher is putting it.
         ObjectLost: another publisher of this version failed.
         ShapeMismatch: a tensor does not fit its box.
-        StoreFull: the store has no capacity: it needs capacity for one version more than it retains.
+        StoreFull: the store had no capacity in time; or it cannot hold this version and those that it retains until
+            this one is complete, and no time would help.
         Timeout: memory, replicas or other shards were not there in time.
-        UnsupportedDtype: a value is not a dense tensor, or is on device meta.
+        UnsupportedDtype: a value is not a dense tensor with elements in memory.
 
     Examples:
         >>> import torch
@@ -108,28 +116,36 @@ def publish(
         >>> pub.version, pub.nbytes
         (1, 128)
     """
+    if isinstance(source, str | Ref) or not isinstance(name, str | Ref):
+        raise InvalidArgument(
+            f"publish got a {type(source).__name__} as source and a {type(name).__name__} as name: the signature is "
+            'publish(source, name, retain=2, ...), as in publish(module, "policy/17")'
+        )
     version = Version.of(name)
-    deadline = Deadline(timeout)
     bytes_each = None if bucket is None else aligned(check_size("bucket", bucket))
     rank, count, boxes = _shards(shards)
+    deadline = Deadline(SHARDS_TIMEOUT_S if timeout is None and count > 1 else timeout)
     earlier = None if base is None else Version.of(base)
     if earlier is not None and (earlier.prefix != version.prefix or earlier.number >= version.number):
         raise InvalidArgument(f"base is {base}: pass an earlier version under {version.prefix}")
     if encode is not None and earlier is None:
         raise InvalidArgument("encode works with a base: pass base=, the version that receivers have")
-    tensors = read(source)
-    with paused_collector():
-        sources = Sources(tensors, check_dtype(dtype), boxes)
+    wanted = check_dtype(dtype)
+    sources: Sources | Stream
+    if is_read_once(source):
+        sources = Stream(source, wanted, boxes, grows=bucket is None)
+        default = BUCKET_BYTES
+    else:
+        with paused_collector():
+            sources = Sources(read(source), wanted, boxes)
+        if count == 1 and not sources.nbytes:
+            raise InvalidArgument(nothing(version.name, len(sources.entries)))
+        default = max(BUCKET_BYTES, aligned(sources.nbytes // BUCKETS_MAX))
     client = client or hoplite.client()
     _check_newest(client, version)
     writer = Writer(client, version, sources, rank, count, replicas, deadline)
     try:
-        writer.write(
-            bytes_each or max(BUCKET_BYTES, aligned(sources.nbytes // BUCKETS_MAX)),
-            digest=digest,
-            base=earlier,
-            encode=encode,
-        )
+        writer.write(bytes_each or default, digest=digest, base=earlier, encode=encode)
         writer.commit(retain)
     except BaseException:
         writer.discard()
@@ -138,7 +154,9 @@ def publish(
         # The version exists even if the time is up. The next publication prunes the rest.
         with contextlib.suppress(Timeout):
             prune(client, version, deadline)
-    return Publication(Ref(version.name, client), version.number, sources.nbytes, writer.sent)
+    ref = Ref(version.name, client)
+    ref._replicas = writer.replicas
+    return Publication(ref, version.number, sources.nbytes, writer.sent)
 
 
 def _shards(shards: Any) -> tuple[int, int, Any]:

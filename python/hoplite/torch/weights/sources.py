@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import ItemsView, Iterable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from hoplite import InvalidArgument, ShapeMismatch, UnsupportedDtype
-from hoplite.torch.weights.manifest import ALIGNMENT, AXES_MAX, NAME_CHARS_MAX, TENSORS_MAX, Entry, aligned
+from hoplite import InvalidArgument, ShapeMismatch
+from hoplite.torch.weights.checking import components, is_wrapper
+from hoplite.torch.weights.manifest import ALIGNMENT, TENSORS_MAX, Entry, aligned
 from hoplite.torch.weights.memory import (
+    Pinned,
     Typed,
     carrier,
     converted,
@@ -26,9 +29,36 @@ from hoplite.torch.weights.memory import (
     strides,
     synchronize,
 )
+from hoplite.torch.weights.wrappers import plain_name, unwrapped
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container, Iterator
 
 # Boxes of tensor-parallel ranks, by name of the tensor: the index of the first element, and the shape of the whole.
 Boxes = Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]]
+
+# Last part of the names of what `get_extra_state` of a module returns: any value, which it does not read back.
+EXTRA_STATE = "_extra_state"
+
+
+class Chunk(NamedTuple):
+    """A range of the flat space that becomes one data object.
+
+    Attributes:
+        first: its first byte.
+        nbytes: its length in bytes.
+        fill: copies it into memory of its length. It is valid until the next chunk is taken.
+    """
+
+    first: int
+    nbytes: int
+    fill: Callable[[Any], object]
+
+
+def is_read_once(source: Any) -> bool:
+    """Whether the tensors of a source are there one after the other, so that the next one may reuse the memory."""
+    held = (torch.nn.Module, Mapping, list, tuple, ItemsView, torch.Tensor, str, bytes)
+    return isinstance(source, Iterable) and not isinstance(source, held)
 
 
 def read(source: Any) -> dict[str, Any]:
@@ -42,48 +72,53 @@ def read(source: Any) -> dict[str, Any]:
         UnsupportedDtype: a value is not a dense tensor with elements.
     """
     if isinstance(source, torch.nn.Module):
-        source = source.state_dict()
+        source = _state(source)
     if isinstance(source, Mapping):
-        found = dict(source)
-    elif isinstance(source, Iterable) and not isinstance(source, torch.Tensor | str | bytes):
-        found = {}
-        for pair in source:
-            if not isinstance(pair, tuple | list) or len(pair) != 2:
-                raise InvalidArgument(f"expected pairs of a name and a tensor, got a {type(pair).__name__}")
-            if pair[0] in found:
-                raise InvalidArgument(f"tensor {pair[0]!r} is there twice: give each a name of its own")
-            found[pair[0]] = pair[1]
-    else:
+        source = source.items()
+    return dict(pairs(source))
+
+
+def pairs(source: Any) -> Iterator[tuple[str, Any]]:
+    """Yields names and tensors, of which each is checked and has memory of its own.
+
+    Args:
+        source: pairs of a name and a tensor.
+
+    Raises:
+        InvalidArgument: a name is not text or is there twice, or there are no pairs.
+        UnsupportedDtype: a value is not a dense tensor with elements.
+    """
+    if not isinstance(source, Iterable) or isinstance(source, torch.Tensor | str | bytes):
         raise InvalidArgument(
             f"expected a module, a mapping or pairs of names and tensors, got a {type(source).__name__}"
         )
-    if len(found) > TENSORS_MAX:
-        raise InvalidArgument(f"{len(found)} tensors are more than {TENSORS_MAX}: publish them under several names")
-    for name, tensor in found.items():
-        if not isinstance(name, str) or len(name) > NAME_CHARS_MAX:
+    seen = set()
+    for pair in source:
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise InvalidArgument(f"expected pairs of a name and a tensor, got a {type(pair).__name__}")
+        for name, tensor in components(*pair):
+            if name in seen:
+                raise InvalidArgument(f"tensor {name!r} is there twice: give each a name of its own")
+            seen.add(name)
+            if len(seen) > TENSORS_MAX:
+                raise InvalidArgument(f"there are more than {TENSORS_MAX} tensors: publish them under several names")
+            yield name, tensor
+
+
+def _state(module: Any) -> dict[str, Any]:
+    """Returns the tensors of a module, by names without the prefixes of wrappers. Extra state is left out."""
+    module = unwrapped(module)
+    tensors = [*module.parameters(), *module.buffers()]
+    for tensor in tensors:
+        full = getattr(tensor, "ds_shape", None)
+        if full is not None and tuple(full) != tuple(tensor.shape):
             raise InvalidArgument(
-                f"the tensor name {str(name)[:100]!r} is not text of up to {NAME_CHARS_MAX} characters"
+                f"a parameter of {list(full)} has {list(tensor.shape)} here, as ZeRO-3 partitions it: publish inside "
+                "of deepspeed.zero.GatheredParameters, on the rank that has the elements"
             )
-        _check(name, tensor)
-    return found
-
-
-def _check(name: str, tensor: Any) -> None:
-    if not isinstance(tensor, torch.Tensor):
-        raise UnsupportedDtype(f"{name} is a {type(tensor).__name__}, not a tensor: leave it out, or make it a tensor")
-    if hasattr(tensor, "full_tensor"):
-        raise UnsupportedDtype(
-            f"{name} is a DTensor, whose elements are on several ranks: pass its to_local() with shards=, or its "
-            "full_tensor()"
-        )
-    if tensor.device.type == "meta":
-        raise UnsupportedDtype(f"{name} is on device meta, where tensors have no elements: materialize it first")
-    if tensor.layout is not torch.strided or getattr(tensor, "is_nested", False):
-        raise UnsupportedDtype(f"{name} is not dense ({tensor.layout}): pass its to_dense(), or its components")
-    if dtype_name(tensor.dtype) not in element_sizes():
-        raise UnsupportedDtype(f"{name} is quantized ({tensor.dtype}): pass its int_repr() and its scales")
-    if tensor.dim() > AXES_MAX:
-        raise InvalidArgument(f"{name} has {tensor.dim()} axes: use at most {AXES_MAX}")
+    # A subclass that is detached may be a copy, which a fetch would fill in place of the module.
+    state = module.state_dict(keep_vars=any(is_wrapper(tensor) for tensor in tensors))
+    return {plain_name(name): value for name, value in state.items() if name.rpartition(".")[2] != EXTRA_STATE}
 
 
 class Sources:
@@ -97,17 +132,25 @@ class Sources:
         tensors: tensors by name, from `read`.
         dtype: dtype that floating tensors are converted to while they are copied; None for none.
         boxes: boxes of the tensors that are parts of larger ones.
+        pinned: memory for copies from devices; None allocates it.
 
     Raises:
         InvalidArgument: a box has no tensor.
         ShapeMismatch: a tensor does not fit its box.
     """
 
-    def __init__(self, tensors: dict[str, Any], dtype: Any = None, boxes: Boxes | None = None) -> None:
+    # All entries are known before the first chunk.
+    is_complete = True
+
+    def __init__(
+        self,
+        tensors: dict[str, Any],
+        dtype: Any = None,
+        boxes: Boxes | None = None,
+        pinned: Pinned | None = None,
+    ) -> None:
         boxes = boxes or {}
-        unknown = [name for name in boxes if name not in tensors]
-        if unknown:
-            raise InvalidArgument(f"shards names {unknown[0]!r}, and there is no such tensor: list the names published")
+        check_boxes(boxes, tensors)
         sizes = element_sizes()
         self.entries: list[Entry] = []
         self._tensors: list[Any] = []
@@ -141,9 +184,14 @@ class Sources:
             self.entries.append(Entry(name, kept, shape, offset, nbytes, begin, full))
         self.nbytes = end
         self._devices = {tensor.device for tensor in self._tensors} - {torch.device("cpu")}
-        self._pinned: Any = None
+        self._pinned = pinned or Pinned()
         # Elements of the one tensor, or two, that continue in the next range, if they are not contiguous.
         self._rows: dict[int, Any] = {}
+
+    def chunks(self, bucket: int) -> Iterator[Chunk]:
+        """Yields the flat space in ranges of a size in bytes."""
+        for first in range(0, self.nbytes, bucket):
+            yield Chunk(first, min(bucket, self.nbytes - first), partial(self.copy, first=first))
 
     def copy(self, memory: Any, first: int) -> None:
         """Copies the range of the flat space that starts at a byte into memory of its length, which is not empty."""
@@ -152,10 +200,7 @@ class Sources:
             self._copy(out, first)
             return
         # The copies from a device go to pinned memory, at the speed of the bus.
-        nbytes = out.data.numel()
-        if self._pinned is None or self._pinned.numel() < nbytes:
-            self._pinned = torch.empty(nbytes, dtype=torch.uint8, pin_memory=torch.cuda.is_available())
-        pinned = self._pinned[:nbytes]
+        pinned = self._pinned.of(out.data.numel())
         self._copy(Typed(pinned), first)
         for device in self._devices:
             synchronize(device)
@@ -194,6 +239,17 @@ class Sources:
         if index not in self._rows:
             self._rows[index] = tensor.reshape(-1)
         return self._rows[index]
+
+
+def check_boxes(boxes: Boxes, names: Container[str]) -> None:
+    """Checks that each box has its tensor.
+
+    Raises:
+        InvalidArgument: one has no tensor.
+    """
+    unknown = [name for name in boxes if name not in names]
+    if unknown:
+        raise InvalidArgument(f"shards names {unknown[0]!r}, and there is no such tensor: list the names published")
 
 
 def _box(name: str, shape: tuple[int, ...], box: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:

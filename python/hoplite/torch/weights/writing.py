@@ -8,31 +8,42 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import secrets
+from bisect import bisect_right
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hoplite import HopliteError, NameTaken, ObjectDeleted, ObjectLost, Timeout
+from hoplite import HopliteError, InvalidArgument, NameTaken, ObjectDeleted, ObjectLost, StoreFull, Timeout
 from hoplite.torch.weights.deltas import Base, Delta
+from hoplite.torch.weights.drafts import Drafts
 from hoplite.torch.weights.encoding import encode, parse, parse_data
 from hoplite.torch.weights.manifest import Extent, Manifest, ManifestInvalid, Source
 from hoplite.torch.weights.memory import Typed, element_sizes
 from hoplite.torch.weights.pruning import take_over
+from hoplite.torch.weights.room import check_room
+from hoplite.torch.weights.streams import Stream, copy_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
-    from hoplite import Client
+    from hoplite import Buffer, Client, Ref
     from hoplite.torch.weights.names import Deadline, Version
-    from hoplite.torch.weights.sources import Sources
+    from hoplite.torch.weights.sources import Chunk, Sources
+
+logger = logging.getLogger("hoplite.torch")
 
 # Data up to this size goes behind the manifest: one object less to wait for.
 INLINE_BYTES_MAX = 256 << 10
 
 # How often a shard checks whether rank 0 has begun again.
 LOOK_EVERY_S = 1.0
+
+# How long an object waits for memory before it is checked whether the publication waits for itself.
+CHECK_AFTER_S = 1.0
 
 # Time to delete what is not needed. If it is up, the next publication does it.
 CANCEL_S = 5.0
@@ -43,6 +54,7 @@ class Writer:
 
     Attributes:
         sent: bytes of the data objects that were put.
+        replicas: number of nodes that keep a copy of each object.
 
     Args:
         client: client to put with.
@@ -58,7 +70,7 @@ class Writer:
         self,
         client: Client,
         version: Version,
-        sources: Sources,
+        sources: Sources | Stream,
         rank: int,
         count: int,
         replicas: int,
@@ -72,8 +84,8 @@ class Writer:
         self._manifest = Manifest(
             version.number,
             secrets.token_hex(8),
-            sources.nbytes,
-            sources.entries,
+            0,
+            [],
             [],
             [],
             rank,
@@ -85,7 +97,15 @@ class Writer:
         self._text = bytearray()
         # Id of the first shard, which this shard belongs to.
         self._of = ""
+        self._drafts = Drafts(client, version, self._manifest, deadline)
+        self._objects: list[Source] = []
+        self._extents: list[Extent] = []
+        # Number of data objects in the store.
+        self._count = 0
         self.sent = 0
+        self.replicas = replicas
+        if isinstance(sources, Stream):
+            sources.read_back = self._read_back
 
     def write(
         self,
@@ -102,114 +122,174 @@ class Writer:
             digest: whether to store the SHA-256 of each.
             base: version whose data is used where it did not change.
             encode: returns a patch from the bytes of the base and the new ones; None uses blocks.
+
+        Raises:
+            InvalidArgument: there is nothing to publish.
         """
-        if self._sources.nbytes <= INLINE_BYTES_MAX:
-            self._write_inline(digest=digest)
+        chunks = self._sources.chunks(bucket)
+        head = next(chunks, None)
+        if head is None:
+            if self._manifest.shards == 1:
+                raise InvalidArgument(nothing(self._version.name, len(self._sources.entries)))
+            self._announce()
+            return
+        chunks = chain([head], chunks)
+        if self._sources.is_complete and self._sources.nbytes <= INLINE_BYTES_MAX:
+            self._write_inline(chunks, digest=digest)
             return
         rank = self._manifest.shard
         found = None if base is None else Base.find(self._client, base, self._sources, rank, self._deadline)
         if found is None:
-            self._write_whole(bucket, digest=digest)
+            self._write_whole(chunks, digest=digest)
             return
+        was_complete = self._sources.is_complete
         try:
             if encode is None:
-                self._write_delta(Delta(found), bucket, digest=digest)
+                self._write_delta(chunks, Delta(found), digest=digest)
             else:
-                self._write_patches(found, encode, bucket, digest=digest)
-        except (ObjectDeleted, ObjectLost, ManifestInvalid):
+                self._write_patches(chunks, found, encode, digest=digest)
+        except (ObjectDeleted, ObjectLost, ManifestInvalid) as error:
             # The base has a manifest, but not all of its data.
+            if not was_complete:
+                raise ObjectLost(
+                    f"base {found.manifest.version} of {self._version.name} lost its data ({error}), and the tensors "
+                    "are read only once: publish again without base="
+                ) from error
             self._delete_put()
-            self._manifest.sources, self._manifest.extents, self._manifest.patches = [], [], None
-            self._put, self.sent = [], 0
-            self._write_whole(bucket, digest=digest)
+            self._objects, self._extents, self._manifest.patches = [], [], None
+            self._put, self._count, self.sent = [], 0, 0
+            self._write_whole(self._sources.chunks(bucket), digest=digest)
             return
         self._announce()
 
-    def _write_inline(self, *, digest: bool) -> None:
+    def _write_inline(self, chunks: Iterator[Chunk], *, digest: bool) -> None:
         nbytes = self.sent = self._sources.nbytes
         data = bytearray(nbytes)
-        if nbytes:
-            self._sources.copy(data, 0)
-            self._manifest.sources = [Source("", nbytes, hashlib.sha256(data).hexdigest() if digest else None)]
-            self._manifest.extents = [Extent(0, nbytes, 0, 0)]
+        for chunk in chunks:
+            chunk.fill(memoryview(data)[chunk.first : chunk.first + chunk.nbytes])
+        self._add(0, Source("", nbytes, hashlib.sha256(data).hexdigest() if digest else None))
         self._announce(data)
 
-    def _write_whole(self, bucket: int, *, digest: bool) -> None:
-        nbytes = self._sources.nbytes
-        sizes = [min(bucket, nbytes - first) for first in range(0, nbytes, bucket)]
-        sources = [Source(str(self._client.reserve()), size) for size in sizes]
-        self._put += [source.ref for source in sources]
-        self._manifest.sources = sources
-        self._manifest.extents = [Extent(index * bucket, size, index, 0) for index, size in enumerate(sizes)]
-        if not digest:
+    def _write_whole(self, chunks: Iterator[Chunk], *, digest: bool) -> None:
+        if not self._sources.is_complete or digest:
+            for chunk in chunks:
+                self._add(chunk.first, self._write_new(chunk.nbytes, chunk.fill, digest=digest))
             self._announce()
-
-        put = [
-            self.write_object(each, partial(self._sources.copy, first=index * bucket), digest=digest)
-            for index, each in enumerate(sources)
-        ]
-        if digest:
-            self._manifest.sources = put
-            self._announce()
-
-    def _write_patches(self, base: Base, encode: Callable[..., Any], bucket: int, *, digest: bool) -> None:
+            return
+        known = list(chunks)
         nbytes = self._sources.nbytes
+        check_room(self._client, self._version, nbytes, len(known), self._deadline)
+        for chunk in known:
+            self._add(chunk.first, Source(str(self._client.reserve()), chunk.nbytes))
+        self._put += [source.ref for source in self._objects]
+        self._announce()
+        for source, chunk in zip(self._objects, known, strict=True):
+            self.write_object(source, chunk.fill, digest=False)
+
+    def _add(self, first: int, source: Source) -> None:
+        """Adds the object of the next range of the flat space."""
+        self._extents.append(Extent(first, source.nbytes, len(self._objects), 0))
+        self._objects.append(source)
+
+    def _write_patches(self, chunks: Iterator[Chunk], base: Base, encode: Callable[..., Any], *, digest: bool) -> None:
         patches: list[Source] = []
-        sources: list[Source] = []
-        for first in range(0, nbytes, bucket):
-            new = bytearray(min(bucket, nbytes - first))
-            self._sources.copy(new, first)
-            old = memoryview(base.read(first, len(new))).toreadonly()
-            patch = memoryview(encode(old, memoryview(new).toreadonly())).cast("B")
-            for data, put in ((new, sources), (patch, patches)):
-                put.append(self._write_new(data, digest=digest))
-        self._manifest.sources = sources
-        self._manifest.extents = [
-            Extent(index * bucket, source.nbytes, index, 0) for index, source in enumerate(sources)
-        ]
-        self._manifest.patches = (base.manifest.id, patches)
+        for chunk in chunks:
+            new = bytearray(chunk.nbytes)
+            chunk.fill(new)
+            self._add(chunk.first, self._write_new(len(new), partial(copy_bytes, new), digest=digest))
+            if chunk.first + chunk.nbytes <= base.manifest.nbytes:
+                old = memoryview(base.read(chunk.first, len(new))).toreadonly()
+                patch = memoryview(encode(old, memoryview(new).toreadonly())).cast("B")
+                patches.append(self._write_new(len(patch), partial(copy_bytes, patch), digest=digest))
+        is_same = (self._sources.entries, self._sources.nbytes) == (base.manifest.entries, base.manifest.nbytes)
+        if is_same:
+            self._manifest.patches = (base.manifest.id, patches)
+        else:
+            # Tensors that came one by one, and turned out to be others.
+            self._client.delete([patch.ref for patch in patches], timeout=self._deadline.left())
 
-    def _write_new(self, data: Any, *, digest: bool) -> Source:
-        ref = str(self._client.reserve())
+    def _write_new(self, nbytes: int, fill: Callable[[Any], object], *, digest: bool) -> Source:
+        """Puts a data object before the announcement."""
+        ref = self._drafts.next()
         self._put.append(ref)
-        return self.write_object(Source(ref, len(data)), partial(_copy, data), digest=digest)
+        return self.write_object(Source(ref, nbytes), fill, digest=digest)
 
-    def _write_delta(self, delta: Delta, bucket: int, *, digest: bool) -> None:
-        nbytes = self._sources.nbytes
-        for first in range(0, nbytes, bucket):
-            memory = bytearray(min(bucket, nbytes - first))
-            self._sources.copy(memory, first)
-            pieces = delta.pieces(Typed(memory), first)
-            new = self._write_new(torch.cat(pieces).numpy(), digest=digest) if pieces else None
+    def _write_delta(self, chunks: Iterator[Chunk], delta: Delta, *, digest: bool) -> None:
+        self._objects, self._extents = delta.sources, delta.extents
+        for chunk in chunks:
+            memory = bytearray(chunk.nbytes)
+            chunk.fill(memory)
+            pieces = delta.pieces(Typed(memory), chunk.first)
+            new = None
+            if pieces:
+                changed = torch.cat(pieces).numpy()
+                new = self._write_new(len(changed), partial(copy_bytes, changed), digest=digest)
             delta.add(new)
-        self._manifest.sources, self._manifest.extents = delta.sources, delta.extents
+
+    def _read_back(self, first: int, nbytes: int) -> bytearray:
+        """Returns a copy of a range of the flat space that was put."""
+        data = bytearray(nbytes)
+        extents, last = self._extents, first + nbytes
+        index = bisect_right(extents, first, key=lambda extent: extent.at) - 1
+        at = first
+        while at < last:
+            extent = extents[index]
+            end = min(last, extent.at + extent.nbytes)
+            found = self._client.get(self._objects[extent.source].ref, timeout=self._deadline.left())
+            start = extent.start + at - extent.at
+            data[at - first : end - first] = memoryview(found)[start : start + end - at]
+            at, index = end, index + 1
+        return data
 
     def write_object(self, source: Source, fill: Callable[[Any], object], *, digest: bool) -> Source:
         """Puts a data object; returns it with its digest."""
-        left = self._deadline.left
-        buffer = self._client.create(source.nbytes, "bytes", name=source.ref, replicas=self._replicas, timeout=left())
+        buffer = self._create(source)
         try:
             fill(buffer.array)
             found = hashlib.sha256(buffer.array).hexdigest() if digest else None
-            buffer.seal(timeout=left())
+            ref = buffer.seal(timeout=self._deadline.left())
         except BaseException:
             buffer.discard()
             raise
+        self._note_replicas(ref)
+        self._count += 1
         self.sent += source.nbytes
         return source._replace(digest=found)
 
+    def _create(self, source: Source) -> Buffer:
+        left = self._deadline.left()
+        create = partial(self._client.create, source.nbytes, "bytes", name=source.ref, replicas=self._replicas)
+        try:
+            return create(timeout=CHECK_AFTER_S if left is None else min(left, CHECK_AFTER_S))
+        except StoreFull:
+            nbytes, count = self.sent + source.nbytes, self._count + 1
+            check_room(self._client, self._version, nbytes, count, self._deadline)
+            return create(timeout=self._deadline.left())
+
+    def _note_replicas(self, ref: Ref) -> None:
+        if ref.replicas is not None:
+            self.replicas = min(self.replicas, ref.replicas)
+
     def _announce(self, data: bytes | bytearray = b"") -> None:
         """Puts the manifest, that of rank 0 under the name that receivers wait for."""
+        self._manifest.entries, self._manifest.nbytes = self._sources.entries, self._sources.nbytes
+        self._manifest.sources, self._manifest.extents = self._objects, self._extents
         self._text = encode(self._manifest) + data
         if self._manifest.shard == 0:
             self._place(self._version.announcement, self._text)
         else:
             self._join()
+        # The announcement lists the same objects.
+        with contextlib.suppress(HopliteError):
+            self._client.delete(self._drafts.leftovers(), timeout=CANCEL_S)
 
     def _join(self) -> None:
         """Puts the manifest of a shard, under the id of the publication that rank 0 has announced."""
         version = self._version
-        data = self._client.get(version.announcement, timeout=self._deadline.left())
+        try:
+            data = self._client.get(version.announcement, timeout=self._deadline.left())
+        except Timeout:
+            raise Timeout(self._absent(0)) from None
         self._of = parse(data, version.announcement, element_sizes()).id
         self._place(version.shard(self._manifest.shard, self._of), self._text)
 
@@ -224,32 +304,51 @@ class Writer:
 
     def _put_text(self, name: str, text: bytearray, retain: int | None = None) -> None:
         left = self._deadline.left()
-        self._client.put(text, name=name, replicas=self._replicas, retain=retain, timeout=left)
+        self._note_replicas(self._client.put(text, name=name, replicas=self._replicas, retain=retain, timeout=left))
 
     def commit(self, retain: int | None) -> None:
         """Puts the manifest of the complete version, once all shards have their data in the store."""
+        shards, nbytes = self._manifest.shards, self._manifest.nbytes
         if self._manifest.shard > 0:
             self._wait_for_commit()
         else:
-            for rank in range(1, self._manifest.shards):
-                self._wait_for_shard(self._version.shard(rank, self._manifest.id))
+            nbytes += sum(self._wait_for_shard(rank) for rank in range(1, shards))
+            if not nbytes:
+                raise InvalidArgument(nothing(f"the {shards} shards of {self._version.name}", 0))
             self._put_text(self._version.name, self._text, retain)
         with contextlib.suppress(HopliteError):
             self._client.delete(self._manifest.publisher, timeout=CANCEL_S)
+        if self.replicas < self._replicas:
+            logger.warning(
+                "%s has %d replicas, not %d: start more nodes", self._version.name, self.replicas, self._replicas
+            )
 
-    def _wait_for_shard(self, name: str) -> None:
-        """Waits until the data of another rank is complete.
+    def _absent(self, rank: int) -> str:
+        return (
+            f"rank {rank} of {self._manifest.shards} has not announced its part of {self._version.name} within "
+            f"{self._deadline.timeout:g} s: check whether it runs and calls publish, or set a longer timeout"
+        )
+
+    def _wait_for_shard(self, rank: int) -> int:
+        """Waits until the data of another rank is complete; returns its bytes.
 
         Raises:
             ObjectLost: that rank failed.
+            Timeout: it was not complete in time.
         """
         left = self._deadline.left
-        refs = parse_data(self._client.get(name, timeout=left()), name).refs()
+        name = self._version.shard(rank, self._manifest.id)
+        try:
+            part = parse_data(self._client.get(name, timeout=left()), name)
+        except Timeout:
+            raise Timeout(self._absent(rank)) from None
+        refs = part.refs()
         _, missing = self._client.wait(refs, timeout=left())
         if missing:
             raise Timeout(f"the data of shard {name} was not complete in time: check its rank, or set a longer timeout")
         for ref in refs:
             self._client.locations(ref, timeout=left())
+        return part.nbytes
 
     def _wait_for_commit(self) -> None:
         """Waits for rank 0. If it announces the version anew, after a failed attempt, this shard joins it again."""
@@ -268,7 +367,7 @@ class Writer:
 
     def discard(self) -> None:
         """Deletes what was put. Receivers that wait for it take another version."""
-        self._put.append(self._manifest.publisher)
+        self._put += [self._manifest.publisher, *self._drafts.leftovers()]
         self._delete_put()
 
     def _delete_put(self) -> None:
@@ -276,5 +375,9 @@ class Writer:
             self._client.delete(self._put, timeout=CANCEL_S)
 
 
-def _copy(data: Any, memory: Any) -> None:
-    memory[:] = data
+def nothing(name: str, count: int) -> str:
+    """Returns the text of the error that a publication has no elements."""
+    found = "there are no tensors" if not count else f"{count} tensors have no elements"
+    return (
+        f"{found} to publish as {name}: publish on the rank that has the weights, gathered if the trainer shards them"
+    )
