@@ -220,6 +220,10 @@ def test_a_tensor_without_values_is_rejected(client: hoplite.Client) -> None:
     sender = HopliteTransport(client=client)
     with pytest.raises(UnsupportedDtype, match=r"tensor \['m'\]\['w'\] is on the meta device: give it values"):
         send(sender, 1, {"m": {"w": torch.empty(3, device="meta")}})
+    freed = torch.ones(512, 512)
+    freed.untyped_storage().resize_(0)
+    with pytest.raises(UnsupportedDtype, match=r"tensor \['w'\] is a Tensor that needs a storage of 1048576 bytes"):
+        send(sender, 1, {"w": freed})
     assert client.objects("torchft/") == []
 
 

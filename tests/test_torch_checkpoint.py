@@ -287,3 +287,12 @@ def test_invalid_arguments_are_rejected(client: hoplite.Client) -> None:
         dcp.save({}, storage_writer=HopliteWriter("ckpt/1", client=client), use_collectives=False)
     with pytest.raises(InvalidArgument, match="is a prefix"):
         delete("ckpt/", client=client)
+
+
+def test_a_tensor_without_memory_is_rejected(client: hoplite.Client) -> None:
+    freed = torch.ones(512, 512)
+    freed.untyped_storage().resize_(0)
+    with pytest.raises(dcp.CheckpointException) as caught:
+        save(client, "ckpt/1", {"w": freed})
+    message = "w is a Tensor that needs a storage of 1048576 bytes, and has one without memory"
+    assert str(caught.value.failures[0][0]).startswith(message)

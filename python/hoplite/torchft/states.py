@@ -14,6 +14,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
 
 from hoplite.errors import UnsupportedDtype
+from hoplite.torch.weights.checking import single
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -34,7 +35,7 @@ class FlatState:
         nbytes: size of the values.
 
     Raises:
-        UnsupportedDtype: a tensor is on the meta device and has no values.
+        UnsupportedDtype: a tensor is on the meta device, or its storage was freed, so that it has no values.
     """
 
     def __init__(self, state: object) -> None:
@@ -49,6 +50,7 @@ class FlatState:
                 continue
             if local.is_meta:
                 raise UnsupportedDtype(f"tensor {pytree.keystr(path)} is on the meta device: give it values first")
+            local = single(f"tensor {pytree.keystr(path)}", local)
             # Tied tensors are one tensor in the skeleton, and their bytes are there once.
             key: tuple[object, ...] = (local.data_ptr(), local.dtype, local.shape, local.stride(), local.device)
             if isinstance(leaf, DTensor) or not local.numel():

@@ -14,6 +14,7 @@ from torch.distributed.checkpoint.storage import WriteResult
 import hoplite
 from hoplite.errors import InvalidArgument, NameTaken
 from hoplite.torch.checkpoint import storing
+from hoplite.torch.weights.checking import single
 
 if TYPE_CHECKING:
     import os
@@ -102,6 +103,7 @@ class HopliteWriter(dcp.StorageWriter):
         Raises:
             StoreFull: the store had no capacity in time.
             Timeout: replicas were not complete in time.
+            UnsupportedDtype: a tensor has no elements in memory of its own.
         """
         results: list[Any] = []
         seals = []
@@ -182,6 +184,7 @@ def _packed(items: Sequence[Any], planner: Any) -> Iterator[list[_Placed]]:
     for item in items:
         value = planner.resolve_data(item)
         if isinstance(value, torch.Tensor):
+            value = single(str(item.index.fqn), value)
             nbytes = value.numel() * value.element_size()
         else:
             value = value.getbuffer()
