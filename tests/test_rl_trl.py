@@ -25,6 +25,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("vllm.model_executor.model_loader.reload", exc_type=ImportError)
 trl = pytest.importorskip("trl.experimental.async_grpo", exc_type=ImportError)
 
+import hoplite.torch  # noqa: E402 - torch must be there
 import hoplite.vllm  # noqa: E402 - registers the backend
 from hoplite.trl import HopliteWeightTransfer  # noqa: E402
 from rl_models import Policy, Server, fill, same  # noqa: E402
@@ -186,6 +187,30 @@ def test_servers_go_on_if_the_weights_cannot_be_published() -> None:
         with pytest.raises(UnsupportedDtype, match="device meta"):
             transfer.send_weights(iter([("large", torch.empty(1, device="meta"))]))
     assert server.calls == []
+
+
+def test_a_sharded_model_is_read_to_its_end_after_an_error(node: hoplite.Node) -> None:
+    gathered = []
+
+    def weights() -> Iterator[tuple[str, Any]]:
+        for number in range(8):
+            # A collective call, in which other ranks take part.
+            gathered.append(number)
+            yield f"l{number}", torch.empty(1 << 20, device="meta" if number == 5 else "cpu")
+
+    with pytest.raises(UnsupportedDtype, match="l5 is on device meta"):
+        HopliteWeightTransfer([], timeout=SOON).send_weights(weights())
+    assert gathered == list(range(8))
+    assert node.client().directory() == []
+
+
+@pytest.mark.parametrize("elements", [3, 1 << 20])
+def test_weights_may_use_one_buffer_after_another(elements: int) -> None:
+    one = torch.zeros(elements)
+    transfer = HopliteWeightTransfer([], prefix="reused/")
+    transfer.send_weights((f"_orig_mod.l{number}", one.fill_(number)) for number in (1, 2, 3))
+    got = hoplite.torch.fetch("reused/", timeout=SOON)
+    assert {name: tensor.unique().tolist() for name, tensor in got.items()} == {"l1": [1], "l2": [2], "l3": [3]}
 
 
 def test_bad_arguments_are_named() -> None:

@@ -66,9 +66,16 @@ def publish_to_host_memory(
 
     Each tensor is copied before the next is requested: a sharded model is never whole on one device, and the store
     alone holds the version. The loaders of servers do not know prefixes of wrappers in names, such as "_orig_mod.".
+    After an error the rest is requested: to read a sharded model is a collective call, and other ranks would hang.
     """
-    named = ((plain_name(name), tensor) for name, tensor in weights)
-    return int(publish(named, name, retain=retain, replicas=replicas, timeout=timeout).nbytes)
+    left = iter(weights)
+    named = ((plain_name(name), tensor) for name, tensor in left)
+    try:
+        return int(publish(named, name, retain=retain, replicas=replicas, timeout=timeout).nbytes)
+    except Exception:
+        for _ in left:
+            pass
+        raise
 
 
 def load(server: Server, name: str, timeout: float | None, **finish: Any) -> None:
