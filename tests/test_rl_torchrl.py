@@ -169,6 +169,12 @@ def test_the_objects_of_a_unique_name_are_deleted(address: str, client: hoplite.
     sides.close()
     assert client.directory("torchrl/") == []
     sides.close()
+    # Data objects have ids, not names.
+    large = Sides(address, sync=False)
+    large.trainer.send({"module.value": torch.ones(1 << 20)})
+    assert len(client.directory()) > 4
+    large.close()
+    assert client.directory() == []
 
 
 def test_workers_of_a_trainer_without_weights_start_with_their_own(address: str) -> None:

@@ -236,6 +236,36 @@ def test_names_of_wrappers_get_a_hint(client: Client, added: str, is_into: bool)
     assert "wrapper" not in str(other.value)
 
 
+class Copies(torch.nn.Linear):  # type: ignore[misc]
+    """A layer whose state is a copy of it, as with a hook of FSDP or of a quantized layer."""
+
+    def state_dict(self, *args: Any, **options: Any) -> Any:
+        return {name: tensor.clone() for name, tensor in super().state_dict(*args, **options).items()}
+
+
+class Attribute(torch.nn.Linear):  # type: ignore[misc]
+    """A layer with state in an attribute that is neither a parameter nor a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__(2, 2)
+        self.packed = torch.zeros(3)
+
+    def state_dict(self, *args: Any, **options: Any) -> Any:
+        return {**super().state_dict(*args, **options), "packed": self.packed}
+
+
+def test_a_module_whose_state_is_a_copy_is_published_and_not_filled(client: Client) -> None:
+    module = Copies(2, 2)
+    ht.publish(module, "w/1", client=client)
+    with pytest.raises(hoplite.InvalidArgument, match="state_dict of Copies returns copies, such as weight"):
+        ht.fetch("w/", into=module, client=client, timeout=SOON)
+    other, into = Attribute(), Attribute()
+    other.packed.fill_(5)
+    ht.publish(other, "w/2", client=client)
+    ht.fetch("w/", into=into, client=client, timeout=SOON)
+    assert into.packed.tolist() == [5, 5, 5]
+
+
 class Extra(torch.nn.Linear):  # type: ignore[misc]
     """A layer with extra state, as Transformer Engine has it."""
 

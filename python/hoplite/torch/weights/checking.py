@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -52,6 +53,25 @@ def components(name: Any, tensor: Any) -> Iterator[tuple[str, Any]]:
                 tensor = tensor.as_subclass(torch.Tensor)
     _check(name, tensor, kind)
     yield name, tensor
+
+
+def single(name: str, tensor: Any) -> Any:
+    """Returns a tensor that has its elements in memory of its own, as a plain tensor.
+
+    Raises:
+        UnsupportedDtype: it is not dense, has no elements in memory, or consists of several tensors.
+    """
+    found = dict(components(name, tensor))
+    if list(found) != [name]:
+        raise UnsupportedDtype(f"{name} is a {type(tensor).__name__} of {', '.join(found)}: pass these tensors instead")
+    return found[name]
+
+
+def parts_in_memory(tensor: Any) -> Iterator[Any]:
+    """Yields the parts of a tensor that have their elements in memory, and nothing for other tensors."""
+    with contextlib.suppress(InvalidArgument, UnsupportedDtype):
+        for _, part in components("", tensor):
+            yield part
 
 
 def is_wrapper(tensor: Any) -> bool:

@@ -156,7 +156,7 @@ async def _fetch(
     wanted = check_dtype(dtype)
     if stage and into is None:
         raise InvalidArgument("stage=True needs the tensors to switch: pass into=")
-    outs = None if into is None else read(into)
+    outs = None if into is None else read(into, fills=True)
     client = client or hoplite.client()
     base = after if isinstance(after, Weights) and outs is not None else None
     chooser = Chooser(client, str(name), after.version if isinstance(after, Weights) else after, deadline)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from hoplite import InvalidArgument, ShapeMismatch
-from hoplite.torch.weights.checking import components, is_wrapper
+from hoplite.torch.weights.checking import components, is_wrapper, parts_in_memory
 from hoplite.torch.weights.manifest import ALIGNMENT, TENSORS_MAX, Entry, aligned
 from hoplite.torch.weights.memory import (
     Pinned,
@@ -61,21 +61,23 @@ def is_read_once(source: Any) -> bool:
     return isinstance(source, Iterable) and not isinstance(source, held)
 
 
-def read(source: Any) -> dict[str, Any]:
+def read(source: Any, *, fills: bool = False) -> dict[str, Any]:
     """Returns tensors by name.
 
     Args:
         source: a module, whose `state_dict` is used; a mapping; or pairs of names and tensors.
+        fills: whether the tensors are filled, so that those of a module must be its own.
 
     Raises:
         InvalidArgument: it is something else, or a name is not text or is there twice.
         UnsupportedDtype: a value is not a dense tensor with elements.
     """
     if isinstance(source, torch.nn.Module):
-        source = _state(source)
-    if isinstance(source, Mapping):
-        source = source.items()
-    return dict(pairs(source))
+        found = dict(pairs(_state(source).items()))
+        if fills:
+            _check_owned(source, found)
+        return found
+    return dict(pairs(source.items() if isinstance(source, Mapping) else source))
 
 
 def pairs(source: Any) -> Iterator[tuple[str, Any]]:
@@ -119,6 +121,31 @@ def _state(module: Any) -> dict[str, Any]:
     # A subclass that is detached may be a copy, which a fetch would fill in place of the module.
     state = module.state_dict(keep_vars=any(is_wrapper(tensor) for tensor in tensors))
     return {plain_name(name): value for name, value in state.items() if name.rpartition(".")[2] != EXTRA_STATE}
+
+
+def _check_owned(module: Any, found: Mapping[str, Any]) -> None:
+    """Checks that tensors of a `state_dict` are the memory of a module. Some modules return copies of themselves.
+
+    Raises:
+        InvalidArgument: they are copies.
+    """
+    owned = {
+        part.data_ptr() - part.storage_offset() * part.element_size()
+        for tensor in (*module.parameters(), *module.buffers())
+        for part in parts_in_memory(tensor)
+    }
+    others = [
+        name
+        for name, tensor in found.items()
+        if tensor.numel() and tensor.data_ptr() - tensor.storage_offset() * tensor.element_size() not in owned
+    ]
+    again = dict(pairs(_state(module).items())) if others else {}
+    for name in others:
+        if name not in again or again[name].data_ptr() != found[name].data_ptr():
+            raise InvalidArgument(
+                f"state_dict of {type(module).__name__} returns copies, such as {name}, and what is copied into them "
+                "is lost: pass its tensors by name, and load them by its load_state_dict"
+            )
 
 
 class Sources:
