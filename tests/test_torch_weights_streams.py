@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +44,23 @@ def test_a_reused_buffer_is_published_as_it_was(clients: list[Client], elements:
     # Neither drafts nor refs that were not used stay.
     names = [row["ref"] for row in clients[0].directory()]
     assert set(names) == {"w/1", "w/.announced/1", *got.manifest.refs()}
+
+
+@pytest.mark.parametrize("elements", [10_000, 3_000_000])
+def test_an_iterator_needs_memory_for_few_tensors(clients: list[Client], elements: int) -> None:
+    made: list[Any] = []
+
+    def pairs() -> Iterator[tuple[str, Any]]:
+        for number in range(8):
+            tensor = torch.full((elements,), float(number))
+            made.append(weakref.ref(tensor))
+            # The one before is let go when this one is requested.
+            assert sum(each() is not None for each in made) <= 2
+            yield f"l{number}", tensor
+            del tensor
+
+    ht.publish(pairs(), "w/1", client=clients[0], timeout=SOON)
+    assert len(ht.fetch("w/", client=clients[1], timeout=SOON)) == 8
 
 
 def test_tensors_of_all_sizes_share_or_split_objects(clients: list[Client]) -> None:

@@ -94,6 +94,8 @@ class HopliteWeightSyncScheme(WeightSyncScheme):
         if self.initialized_on_sender and self._is_unique:
             with contextlib.suppress(HopliteError):
                 delete(f"{self._name}/", client=client, timeout=self._timeout)
+            with contextlib.suppress(HopliteError):
+                # The acknowledgments.
                 names = [row["ref"] for row in client.directory(f"{self._name}/", timeout=self._timeout)]
                 client.delete(names, timeout=self._timeout)
         if self._address is not None:
