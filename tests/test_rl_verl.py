@@ -75,8 +75,10 @@ def test_rollout_workers_receive_what_the_master_sends() -> None:
     read = []
 
     def weights(rank: int, value: int) -> Iterator[tuple[str, Any]]:
-        yield "first", torch.full((3, 4), value, dtype=torch.bfloat16)
-        yield "second", torch.arange(5) + value
+        # One piece of memory for both.
+        memory = torch.zeros(40, dtype=torch.uint8)
+        yield "first", memory[:24].view(torch.bfloat16).view(3, 4).fill_(value)
+        yield "second", memory.view(torch.int64).copy_(torch.arange(5) + value)
         read.append(rank)
 
     async def update(rollouts: list[Any], value: int) -> list[Any]:

@@ -309,5 +309,5 @@ def test_a_missing_base_and_missing_nodes_are_logged(client: Client, caplog: pyt
     assert published.ref.replicas == 1
     assert [record.getMessage() for record in caplog.records] == [
         "base w/3 does not exist: all data is put",
-        "w/5 has 1 replicas, not 4: start more nodes",
+        "w/5 has copies on 1 nodes, below replicas=4: start more nodes",
     ]

@@ -320,7 +320,10 @@ class Writer:
             self._client.delete(self._manifest.publisher, timeout=CANCEL_S)
         if self.replicas < self._replicas:
             logger.warning(
-                "%s has %d replicas, not %d: start more nodes", self._version.name, self.replicas, self._replicas
+                "%s has copies on %d nodes, below replicas=%d: start more nodes",
+                self._version.name,
+                self.replicas,
+                self._replicas,
             )
 
     def _absent(self, rank: int) -> str:
