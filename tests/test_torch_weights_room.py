@@ -13,7 +13,8 @@ torch: Any = pytest.importorskip("torch", reason="needs PyTorch")
 
 import hoplite  # noqa: E402 - torch must be there
 import hoplite.torch as ht  # noqa: E402
-from hoplite.torch.weights import publishing, writing  # noqa: E402
+from hoplite.torch.weights import pruning, publishing, writing  # noqa: E402
+from hoplite.torch.weights.names import Deadline  # noqa: E402
 from support import eventually  # noqa: E402
 from torch_weights import SOON, Model, same  # noqa: E402
 
@@ -47,6 +48,16 @@ def test_a_deleted_version_leaves_nothing(clients: list[Client]) -> None:
     ht.delete("m/1", client=clients[0], timeout=SOON)
     ht.publish(weights(3), "m/1", client=clients[0])
     same(ht.fetch("m/", client=clients[1], timeout=SOON), weights(3))
+
+
+def test_an_announcement_that_was_deleted_after_it_was_listed_is_passed_over(client: Client) -> None:
+    ht.publish(weights(1), "m/1", client=client)
+    deadline = Deadline(None)
+    assert len(pruning.refs_of(client, "m/.announced/1", deadline)) == 1
+    ht.delete("m/1", client=client)
+    assert pruning.refs_of(client, "m/.announced/1", deadline) == []
+    assert not pruning.is_being_put(client, "m/.announced/1", deadline)
+    pruning.drop(client, ["m/.announced/1"], deadline)
 
 
 def test_data_that_another_version_uses_stays(clients: list[Client]) -> None:
@@ -123,6 +134,13 @@ def test_a_publication_waits_for_memory_that_others_free(small: Client, monkeypa
     finally:
         timer.join()
     same(ht.fetch("m/", client=small, timeout=SOON), weights(1, 7))
+
+
+def test_a_publication_that_waits_for_others_ends_with_its_timeout(small: Client) -> None:
+    small.put(torch.zeros(2 * MIB).numpy())
+    with pytest.raises(hoplite.StoreFull):
+        ht.publish(iter(weights(1, 7).items()), "m/1", client=small, bucket="1MiB", timeout=0.3)
+    eventually(lambda: len(names(small)) == 1)
 
 
 def test_the_disk_counts_as_capacity(tmp_path: Path) -> None:

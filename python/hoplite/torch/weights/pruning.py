@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hoplite import NameTaken, ObjectDeleted, ObjectLost
+from hoplite import NameTaken, ObjectDeleted, ObjectLost, Timeout
 from hoplite.torch.weights.encoding import parse_data
 from hoplite.torch.weights.manifest import ManifestInvalid
 from hoplite.torch.weights.names import ANNOUNCED, Version
@@ -13,7 +13,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hoplite import Client
+    from hoplite.torch.weights.manifest import Manifest
     from hoplite.torch.weights.names import Deadline
+
+# How long an announcement takes before it is looked for again, since it may have been deleted.
+LOOK_EVERY_S = 1.0
 
 
 def prune(client: Client, newest: Version, deadline: Deadline) -> None:
@@ -59,12 +63,9 @@ def take_over(client: Client, version: Version, name: str, deadline: Deadline) -
 
 def is_being_put(client: Client, name: str, deadline: Deadline) -> bool:
     """Whether the publisher of an announcement is alive, and has not completed the version."""
-    try:
-        publisher = parse_data(client.get(name, timeout=deadline.left()), name).publisher
-    except (ObjectDeleted, ObjectLost, ManifestInvalid):
-        return False
+    found = _read(client, name, deadline)
     # Pending until the publisher completes the version, gives up, or dies.
-    return bool(publisher) and not client.wait([publisher], timeout=0)[0]
+    return found is not None and bool(found.publisher) and not client.wait([found.publisher], timeout=0)[0]
 
 
 def drop(client: Client, names: Sequence[str], deadline: Deadline, retained: Sequence[str] = ()) -> None:
@@ -82,7 +83,26 @@ def drop(client: Client, names: Sequence[str], deadline: Deadline, retained: Seq
 
 def refs_of(client: Client, name: str, deadline: Deadline) -> list[str]:
     """Refs of the data that an announcement lists; none if it is gone or not valid."""
-    try:
-        return parse_data(client.get(name, timeout=deadline.left()), name).refs()
-    except (ObjectDeleted, ObjectLost, ManifestInvalid):
-        return []
+    found = _read(client, name, deadline)
+    return [] if found is None else found.refs()
+
+
+def _read(client: Client, name: str, deadline: Deadline) -> Manifest | None:
+    """Reads what an announcement has on data; returns None if it is gone or not valid.
+
+    Raises:
+        Timeout: the time is up.
+    """
+    while True:
+        left = deadline.left()
+        try:
+            data = client.get(name, timeout=LOOK_EVERY_S if left is None else min(left, LOOK_EVERY_S))
+            return parse_data(data, name)
+        except (ObjectDeleted, ObjectLost, ManifestInvalid):
+            return None
+        except Timeout:
+            # A get of a name that was deleted before waits for the next put.
+            if not client.locations(name, timeout=deadline.left()):
+                return None
+            if deadline.left() == 0:
+                raise

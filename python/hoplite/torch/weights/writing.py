@@ -262,6 +262,8 @@ class Writer:
         try:
             return create(timeout=CHECK_AFTER_S if left is None else min(left, CHECK_AFTER_S))
         except StoreFull:
+            if self._deadline.left() == 0:
+                raise
             nbytes, count = self.sent + source.nbytes, self._count + 1
             check_room(self._client, self._version, nbytes, count, self._deadline)
             return create(timeout=self._deadline.left())
