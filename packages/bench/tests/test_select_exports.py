@@ -7,6 +7,7 @@ packages that are missing, so that their files are compared with the documented 
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import os
 import re
@@ -18,7 +19,9 @@ import pytest
 
 from bench_pair import prepared
 from hoplite.errors import InvalidArgument
-from hoplite_bench.select.exports import FORMS, DoesNotFit, export, openmpi
+from hoplite_bench.plan import Contender
+from hoplite_bench.select.candidates import settings
+from hoplite_bench.select.exports import FORMS, DoesNotFit, environment, export, openmpi
 from hoplite_bench.select.exports.fit import MPI_NAMES
 from hoplite_bench.select.plan import Plan, Rule
 from hoplite_bench.systems.mpi import Mpich, OpenMpi
@@ -100,7 +103,7 @@ def test_variables_of_mpich_are_only_its_own() -> None:
 
 
 def test_a_shell_reads_the_environment_file(tmp_path: Path) -> None:
-    odd = rule("broadcast", None, "openmpi", "x", OMPI_MCA_coll="^han", ODD="it's $HOME; `date` # no")
+    odd = rule("broadcast", None, "openmpi", "x", OMPI_MCA_coll="^han", NCCL_ALGO="a;b#c,^@d")
     [(name, file)] = export(plan(*MPICH.rules[:1], odd), "env").items()
     (tmp_path / name).write_bytes(file)
     done = subprocess.run(
@@ -122,10 +125,41 @@ def test_no_text_of_a_plan_leaves_its_comment(form: str) -> None:
     assert not [line for line in text.splitlines() if line.startswith("PATH")]
 
 
-@pytest.mark.parametrize("settings", [{"A; reboot; B": "1"}, {"A": "1\nPATH=/tmp"}, {"1A": ""}])
-def test_a_setting_that_is_not_a_variable_is_refused(settings: dict[str, str]) -> None:
-    with pytest.raises(DoesNotFit, match="is not a variable"):
-        export(plan(rule("allreduce", None, "gloo", "x", **settings)), "env")
+@pytest.mark.parametrize("form", ["env", "mpich"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"MPIR_CVAR_ALLREDUCE_X; reboot; B": "1"},
+        {"MPIR_CVAR_ALLREDUCE_X": "1\nPATH=/tmp"},
+        {"1A": ""},
+        # What loads code, or reads files.
+        {"LD_PRELOAD": "evil.so"},
+        {"PYTHONPATH": "x"},
+        {"OMPI_MCA_mca_base_component_path": "x"},
+        {"OMPI_MCA_coll_tuned_dynamic_rules_filename": "x"},
+        {"MPIR_CVAR_COLL_SELECTION_TUNING_JSON_FILE": "x"},
+        {"NCCL_TUNER_PLUGIN": "x"},
+        {"MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM": "/tmp/evil.so"},
+    ],
+)
+def test_a_plan_sets_only_variables_that_select_algorithms(form: str, settings: dict[str, str]) -> None:
+    foreign = plan(rule("allreduce", None, "mpich", "x", **settings))
+    with pytest.raises(DoesNotFit, match="does not select an algorithm or transport of a library: export only"):
+        export(foreign, form)
+
+
+@pytest.mark.parametrize("system", [OpenMpi(), Mpich()], ids=["openmpi", "mpich"])
+def test_all_settings_that_select_measures_can_be_exported(system: OpenMpi | Mpich) -> None:
+    groups = system.tuned if isinstance(system, OpenMpi) else system.controls
+    ops = ("broadcast", "gather", "reduce", "allreduce")
+    measured = {
+        name: value
+        for op, group in itertools.product(ops, groups)
+        for name, value in settings(system, op, Contender(system.name, group, group)).items()
+    }
+    assert len(measured) > len(ops)
+    assert [name for name in measured if not environment.VARIABLES.fullmatch(name)] == []
+    assert [value for value in measured.values() if not environment.VALUES.fullmatch(value)] == []
 
 
 @pytest.mark.parametrize("form", ["openmpi", "mpich", "nccl", "ucc"])

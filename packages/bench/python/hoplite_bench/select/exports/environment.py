@@ -1,7 +1,8 @@
 """A plan as a file of environment variables, KEY=value, for the libraries that it chooses.
 
 Variables apply to all sizes of an operation. The file is for a shell (`set -a; . ./hoplite-select.env`) and for
-launchers that read such files.
+launchers that read such files. A plan may come from somebody else: it can set only what selects algorithms and
+transports of the measured libraries, not what loads code, such as LD_PRELOAD.
 """
 
 from __future__ import annotations
@@ -18,6 +19,16 @@ if TYPE_CHECKING:
     from hoplite_bench.select.plan import Plan
 
 NAME = "hoplite-select.env"
+
+# The variables that a file may set, and their values, which are no paths.
+_OPS = "|".join(fit.MPI_NAMES.values())
+VARIABLES = re.compile(
+    rf"OMPI_MCA_(mpi_yield_when_idle|coll|coll_tuned_use_dynamic_rules|coll_tuned_({_OPS})_algorithm\w*)"
+    rf"|MPIR_CVAR_I?({_OPS.upper()})_\w+"
+    "|NCCL_(ALGO|PROTO)|UCC_TL_UCP_TUNE|UCX_TLS",
+    re.ASCII,
+)
+VALUES = re.compile(r"[\w^,.:;@#+-]*", re.ASCII)
 
 
 def export(plan: Plan) -> dict[str, bytes]:
@@ -48,7 +59,7 @@ def variables(plan: Plan, found: Sequence[fit.Range]) -> dict[str, str]:
 
     Raises:
         DoesNotFit: a library needs different variables for two sizes of one operation, or for two operations; or a
-            setting is not a variable.
+            setting is not on the list of variables.
     """
     merged: dict[str, str] = {}
     owners: dict[str, fit.Range] = {}
@@ -59,8 +70,11 @@ def variables(plan: Plan, found: Sequence[fit.Range]) -> dict[str, str]:
         if before.rule.settings != settings:
             raise _conflict(plan, before, one, "settings")
         for name, value in settings.items():
-            if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII) or not value.isprintable():
-                raise fit.DoesNotFit(f"the setting {name!r} of {one} is not a variable: select again with --refresh")
+            if not VARIABLES.fullmatch(name) or not VALUES.fullmatch(value):
+                raise fit.DoesNotFit(
+                    f"the setting {name!r} = {value!r} of {one} does not select an algorithm or transport of a "
+                    "library: export only plans that hoplite select has measured, and select again with --refresh"
+                )
             if merged.setdefault(name, value) != value:
                 raise _conflict(plan, owners[name], one, name)
             owners.setdefault(name, one)
