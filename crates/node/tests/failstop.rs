@@ -106,7 +106,7 @@ impl Scene {
                 let id = put(&mine, 64 * LARGE).unwrap();
                 drop(mine.start_delete(vec![id], SOON).join());
             }
-            Task::Machine => drop(mine.start_objects(None).wait_for(PAUSE)),
+            Task::Machine => drop(mine.start_objects("", None, None).wait_for(PAUSE)),
             Task::SlowActions => drop(put(&mine, 200 * LARGE)),
             Task::Listen | Task::Handshake => {
                 drop(TcpStream::connect(self.failing.address().unwrap()))
@@ -144,7 +144,7 @@ impl Scene {
             }
             Task::Attach | Task::Session | Task::ReplyWriter => {
                 let attached = Client::attach(&self.socket, Some(PAUSE));
-                drop(attached.map(|client| client.start_objects(None).wait_for(PAUSE)));
+                drop(attached.map(|client| client.start_objects("", None, None).wait_for(PAUSE)));
             }
             Task::Disk => (0..6).for_each(|_| {
                 let meta = Meta::array(Dtype::UInt8, vec![LARGE as u64]).unwrap();
@@ -169,7 +169,7 @@ fn end_by(task: Task) {
     let outside = Client::attach(&scene.socket, SOON).unwrap();
     let gets = [inside.start_get(&never, None), outside.start_get(&never, None)];
     // After the get, which the session must handle before its task panics.
-    outside.start_objects(None).join().unwrap();
+    outside.start_objects("", None, None).join().unwrap();
     let address = scene.failing.address().unwrap();
     scene.failing.inject_panic(task);
     scene.provoke(task);
@@ -181,9 +181,9 @@ fn end_by(task: Task) {
         assert!(error.contains(&reason), "{error}");
     }
     // Later requests fail too, and nothing listens any more.
-    let error = inside.start_objects(None).join().unwrap_err().to_string();
+    let error = inside.start_objects("", None, None).join().unwrap_err().to_string();
     assert!(error.contains(&reason), "{error}");
-    let error = outside.start_objects(None).join().unwrap_err().to_string();
+    let error = outside.start_objects("", None, None).join().unwrap_err().to_string();
     assert!(error.contains(&reason), "{error}");
     assert!(inside.is_closed() && scene.failing.is_closed());
     wait_until(|| TcpStream::connect(address).is_err(), "it stops listening");

@@ -232,6 +232,9 @@ impl Capability {
             Request::List { owner, prefix, after } if prefix.len() < self.prefix.len() => {
                 Request::List { owner, prefix: self.prefix.clone(), after }
             }
+            Request::Objects { prefix, after } if prefix.len() < self.prefix.len() => {
+                Request::Objects { prefix: self.prefix.clone(), after }
+            }
             other => other,
         })
     }
@@ -275,11 +278,14 @@ impl Capability {
                     ..RequiredRights::of(Verb::Get, [id])
                 }
             }
-            Request::List { prefix, .. } if self.prefix.starts_with(prefix.as_str()) => {
+            Request::List { prefix, .. } | Request::Objects { prefix, .. }
+                if self.prefix.starts_with(prefix.as_str()) =>
+            {
                 RequiredRights::of(Verb::List, [])
             }
-            Request::List { prefix, .. } => RequiredRights::of_text(Verb::List, prefix),
-            Request::Objects => RequiredRights::of(Verb::List, []),
+            Request::List { prefix, .. } | Request::Objects { prefix, .. } => {
+                RequiredRights::of_text(Verb::List, prefix)
+            }
             Request::ReleaseLease { id } => RequiredRights {
                 what: "release",
                 verb: None,
@@ -338,9 +344,9 @@ impl Capability {
     pub fn filter_reply(&self, reply: Result<Reply, Error>) -> Result<Reply, Error> {
         match reply {
             all if self.prefix.is_empty() => all,
-            Ok(Reply::Objects(mut rows)) => {
+            Ok(Reply::Objects { mut rows, next }) => {
                 rows.retain(|row| self.has(&row.id));
-                Ok(Reply::Objects(rows))
+                Ok(Reply::Objects { rows, next: next.filter(|(id, _)| self.has(id)) })
             }
             Ok(Reply::List { mut rows, next }) => {
                 rows.retain(|row| self.has(&row.id));

@@ -62,6 +62,7 @@ pub mod narrow;
 pub mod node;
 pub mod pipeline;
 pub mod place;
+mod prefix;
 pub mod progress_timeout;
 mod quoted;
 pub mod ranges;

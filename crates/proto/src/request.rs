@@ -16,6 +16,7 @@ use crate::{
     meta::{Meta, Op},
     selection::Selection,
     swim::Suspicion,
+    table::CopyKey,
 };
 
 /// A request of a client. Each gets exactly one reply, except `Release`, `ReleaseCopied` and `BreakPromises`, which get
@@ -188,8 +189,13 @@ pub enum Request {
     },
     /// Report the status of the node.
     Status,
-    /// List the copies of this node.
-    Objects,
+    /// List one page of the copies of this node.
+    Objects {
+        /// Prefix of the refs; the empty text matches all.
+        prefix: String,
+        /// Copies up to this one are on earlier pages.
+        after: Option<CopyKey>,
+    },
     /// Stop reading an object that the client has copied. Its cached copy is the first to be evicted. No reply.
     ReleaseCopied {
         /// The instance in the reply to `Get`.
@@ -332,8 +338,13 @@ pub enum Reply {
     },
     /// Status of the node.
     Status(Box<Status>),
-    /// The copies of this node.
-    Objects(Vec<ObjectRow>),
+    /// One page of the copies of this node.
+    Objects {
+        /// Sorted by id and instance. May be empty although another page follows.
+        rows: Vec<ObjectRow>,
+        /// The copy after which the next page begins; `None` on the last page.
+        next: Option<CopyKey>,
+    },
     /// What a member reports about itself, as JSON.
     Inspected {
         /// The report.

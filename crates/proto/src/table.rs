@@ -9,20 +9,28 @@
 //! ```
 //!
 //! [`copy`] defines where the bytes of a copy are and what it costs, [`eviction`] the order of eviction. [`census`]
-//! counts copies by state.
+//! counts copies by state, and [`listing`] lists them.
 
 mod census;
 mod copy;
 mod eviction;
+mod listing;
 #[cfg(test)]
 mod tests;
 
-use alloc::{boxed::Box, collections::BTreeMap, format, string::String, vec::Vec};
+use alloc::{
+    boxed::Box,
+    collections::{BTreeMap, BTreeSet},
+    format,
+    string::String,
+    vec::Vec,
+};
 use core::ops::Bound;
 
 pub use self::census::Census;
 pub use self::copy::{COPY_OVERHEAD_BYTES, Copy, FileState, Residency, State, file_bytes};
 use self::eviction::Evictable;
+pub use self::listing::CopyKey;
 use crate::{
     id::{Instance, ObjectId},
     inline::Inline,
@@ -65,6 +73,8 @@ impl Evictions {
 pub struct Table {
     copies: BTreeMap<Instance, Copy>,
     current: BTreeMap<ObjectId, Instance>,
+    /// All other copies: not revealed yet, doomed, or replaced.
+    others: BTreeSet<(ObjectId, Instance)>,
     used: u64,
     capacity: u64,
     uses: u64,
@@ -88,6 +98,7 @@ impl Table {
         Self {
             copies: BTreeMap::new(),
             current: BTreeMap::new(),
+            others: BTreeSet::new(),
             used: 0,
             capacity,
             uses: FIRST_USE,
@@ -337,6 +348,7 @@ impl Table {
         self.used += copy.cost();
         self.census.add(copy.counted());
         self.evictable.insert(instance, &copy);
+        self.others.insert((copy.id.clone(), instance));
         let before = self.copies.insert(instance, copy);
         assert!(before.is_none(), "instance {instance} was put into the table twice");
     }
@@ -364,8 +376,13 @@ impl Table {
 
     /// Makes a copy the current one of its object, which a get uses.
     pub fn reveal(&mut self, instance: Instance) {
-        if let Some(copy) = self.copies.get(&instance).filter(|copy| !copy.doomed) {
-            self.current.insert(copy.id.clone(), instance);
+        let Some(copy) = self.copies.get(&instance).filter(|copy| !copy.doomed) else { return };
+        let id = copy.id.clone();
+        self.others.remove(&(id.clone(), instance));
+        if let Some(before) = self.current.insert(id.clone(), instance)
+            && before != instance
+        {
+            self.others.insert((id, before));
         }
     }
 
@@ -422,6 +439,7 @@ impl Table {
         let copy = self.copies.get(&instance)?;
         if self.current.get(&copy.id) == Some(&instance) {
             self.current.remove(&copy.id);
+            self.others.insert((copy.id.clone(), instance));
         }
         if copy.is_used() { None } else { self.remove(instance) }
     }
@@ -434,6 +452,8 @@ impl Table {
         self.evictable.remove(instance, copy.turn(), copy.cost());
         if self.current.get(&copy.id) == Some(&instance) {
             self.current.remove(&copy.id);
+        } else {
+            self.others.remove(&(copy.id.clone(), instance));
         }
         let has_slot = copy.inline.is_none() && copy.place != Residency::Disk;
         Some(Removed {

@@ -6,7 +6,7 @@ use hoplite_node::{
     Client as Native, Error, PendingReply, Value, address_of,
     proto::{
         error::Quoted,
-        id::{BadRef, NodeId, ObjectId},
+        id::{BadRef, Instance, NodeId, ObjectId},
         inspection::Inspection,
         limits::INLINE_BYTES_MAX,
         message::Holding,
@@ -525,13 +525,26 @@ impl Client {
         Ok(Pending::new(waiting, |py, json| Ok(PyString::new(py, &json).into_any().unbind())))
     }
 
-    /// Starts to list the copies of this node; the reply is JSON.
-    fn start_objects(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Pending> {
+    /// Starts to list one page of the copies of this node. The reply is a JSON list, and the copy after which the next
+    /// page begins: its ref, and the node and number of its instance.
+    fn start_objects(
+        &self,
+        py: Python<'_>,
+        prefix: &str,
+        after: Option<(&str, u64, u64)>,
+        timeout: Option<f64>,
+    ) -> PyResult<Pending> {
         let client = self.open(py)?.in_passing();
-        let timeout = arguments::timeout(py, timeout)?;
-        let waiting = py.detach(|| client.start_objects(timeout));
-        Ok(Pending::new(waiting, |py, rows| {
-            Ok(PyString::new(py, &hoplite_node::describe_objects(&rows)).into_any().unbind())
+        let after = after.map(|(id, node, serial)| {
+            let instance = Instance { node: NodeId(node), serial };
+            arguments::object(py, id).map(|id| (id, instance))
+        });
+        let (after, timeout) = (after.transpose()?, arguments::timeout(py, timeout)?);
+        let waiting = py.detach(|| client.start_objects(prefix, after, timeout));
+        Ok(Pending::new(waiting, |py, (rows, next)| {
+            let next = next.map(|(id, Instance { node, serial })| (id.to_string(), node.0, serial));
+            let page = (hoplite_node::describe_objects(&rows), next);
+            Ok(page.into_pyobject(py)?.into_any().unbind())
         }))
     }
 

@@ -231,14 +231,15 @@ class Overview(Attachment):
         return native.start_inspect(what, node, after, min(limit, EVENTS_MAX), rest)
 
     def objects(self, prefix: Ref | str = "", *, timeout: float | None = DEFAULT) -> list[LocalObject]:
-        """Lists the copies on this host's node.
+        """Lists the copies on this host's node. Requests them page by page.
 
         Args:
             prefix: start of the refs to list, such as "policy/".
-            timeout: seconds to wait for the node.
+            timeout: seconds to wait for all pages together.
 
         Returns:
-            A dict for each copy; `hoplite.listing.LocalObject` describes the fields.
+            A dict for each copy; `hoplite.listing.LocalObject` describes the fields. Refs without a name come first,
+            then names in order.
 
         Raises:
             Timeout: the node did not reply in time.
@@ -248,13 +249,22 @@ class Overview(Attachment):
             >>> [(row["ref"], row["state"]) for row in hp.objects("local/")]
             [('local/1', 'complete')]
         """
-        native, limit = self._open_within(self._limit(timeout))
-        return _under(check_prefix(prefix), answer(native.start_objects(limit)))
+        return finish(self._objects(IN_THREAD, check_prefix(prefix), self._limit(timeout)))
 
     async def objects_async(self, prefix: Ref | str = "", *, timeout: float | None = DEFAULT) -> list[LocalObject]:
         """`objects`, for asyncio."""
-        native, limit = self._open_within(self._limit(timeout))
-        return _under(check_prefix(prefix), await answer_async(native.start_objects(limit)))
+        return await self._objects(IN_LOOP, check_prefix(prefix), self._limit(timeout))
+
+    async def _objects(self, waits: Waits, prefix: str, limit: float | None) -> list[LocalObject]:
+        begun = time.monotonic()
+        copies: list[LocalObject] = []
+        after = None
+        while True:
+            native, rest = self._open_within(left(limit, begun))
+            page, after = await waits.answer(native.start_objects(prefix, after, rest))
+            copies += json.loads(page)
+            if after is None:
+                return copies
 
     def directory(
         self,
@@ -357,8 +367,3 @@ class Overview(Attachment):
 
     def _refs(self: Client, texts: list[str]) -> list[Ref]:
         return [Ref(text, self) for text in texts]
-
-
-def _under(prefix: str, described: str) -> list[LocalObject]:
-    copies: list[LocalObject] = json.loads(described)
-    return [each for each in copies if each["ref"].startswith(prefix)]

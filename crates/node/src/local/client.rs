@@ -16,6 +16,7 @@ use hoplite_proto::{
     meta::{Meta, Op},
     request::{Location, ObjectRow, Reply, Request},
     selection::Selection,
+    table::CopyKey,
 };
 
 use super::{
@@ -407,9 +408,16 @@ impl Client {
         self.start(body, timeout, answered!(Reply::Latest { name } => name))
     }
 
-    /// Lists the copies of the node.
-    pub fn start_objects(&self, timeout: Option<Duration>) -> PendingReply<Vec<ObjectRow>> {
-        self.start(Request::Objects, timeout, answered!(Reply::Objects(rows) => rows))
+    /// Lists a page of the copies of the node: those after `after` whose refs begin with `prefix`. Also returns where
+    /// the next page starts.
+    pub fn start_objects(
+        &self,
+        prefix: &str,
+        after: Option<CopyKey>,
+        timeout: Option<Duration>,
+    ) -> PendingReply<(Vec<ObjectRow>, Option<CopyKey>)> {
+        let body = Request::Objects { prefix: prefix.into(), after };
+        self.start(body, timeout, answered!(Reply::Objects { rows, next } => (rows, next)))
     }
 
     /// Lists a page of the existing objects whose primary owner is `owner`: those after `after` whose refs begin with

@@ -16,7 +16,7 @@ use hoplite_proto::{
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// Version of the protocol. Processes with another version can't attach.
-pub(crate) const LOCAL_VERSION: u32 = 19;
+pub(crate) const LOCAL_VERSION: u32 = 20;
 
 /// Bytes of the longest frame, including the length.
 pub(crate) const FRAME_BYTES_MAX: usize = 4 + CONTROL_BYTES_MAX as usize;

@@ -70,7 +70,8 @@ fn of_text(text: &str) -> Vec<(Request, Option<Verb>)> {
         (Request::Latest { prefix: prefix.clone(), after: None }, Some(Verb::Get)),
         (Request::Prune { name: name.clone(), retain: 1 }, Some(Verb::Delete)),
         (Request::Reserve { name: Some(name) }, Some(Verb::Put)),
-        (Request::List { owner, prefix, after: None }, Some(Verb::List)),
+        (Request::List { owner, prefix: prefix.clone(), after: None }, Some(Verb::List)),
+        (Request::Objects { prefix, after: None }, Some(Verb::List)),
     ]
 }
 
@@ -82,7 +83,7 @@ fn of_nothing() -> Vec<(Request, Option<Verb>)> {
         (put, Some(Verb::Put)),
         (Request::Reserve { name: None }, Some(Verb::Put)),
         (Request::List { owner: NodeId(1), prefix: String::new(), after: None }, Some(Verb::List)),
-        (Request::Objects, Some(Verb::List)),
+        (Request::Objects { prefix: String::new(), after: None }, Some(Verb::List)),
         (Request::Status, None),
         (Request::Seal { instance }, None),
         (Request::Abort { instance }, None),
@@ -183,8 +184,15 @@ fn an_object_without_a_name_gets_one_below_the_prefix() {
             other => panic!("{other:?}"),
         }
     };
+    let copies = |prefix: &str| {
+        let ask = Request::Objects { prefix: prefix.into(), after: None };
+        match capability.authorize(ask, NOW, unique) {
+            Ok(Request::Objects { prefix, .. }) => prefix,
+            other => panic!("{other:?}"),
+        }
+    };
     for (asked, listed) in [("", "team-a/"), ("team", "team-a/"), ("team-a/runs", "team-a/runs")] {
-        assert_eq!(list(asked), listed);
+        assert_eq!((list(asked).as_str(), copies(asked).as_str()), (listed, listed));
     }
 }
 
@@ -272,7 +280,10 @@ fn an_answer_names_no_other_tenants_object() {
     let lost =
         Error::TooFewInputs { count: 2, possible: 0, gone: vec![own.clone(), other.clone()] };
     let answers: Vec<Result<Reply, Error>> = vec![
-        Ok(Reply::Objects(vec![row(&own), row(&other)])),
+        Ok(Reply::Objects {
+            rows: vec![row(&own), row(&other)],
+            next: Some((other.clone(), row(&other).instance)),
+        }),
         Ok(Reply::List { rows: vec![listed(&own), listed(&other)], next: Some(other.clone()) }),
         Ok(Reply::Inputs { ids: vec![own.clone(), other] }),
         Ok(Reply::Explained { what: "x".into(), state: full.into(), lacks: Some((1, 2)) }),

@@ -3,7 +3,7 @@
 //! A page has a maximum number of rows, and of entries scanned for it, so that a listing never blocks an owner of a
 //! million objects.
 
-use alloc::{string::ToString, vec::Vec};
+use alloc::vec::Vec;
 use core::ops::Bound;
 
 use super::{context::Context, live::Live, state::Directory};
@@ -11,6 +11,7 @@ use crate::{
     id::ObjectId,
     limits::{LISTED_MAX, LOOKED_AT_MAX},
     message::Listed,
+    prefix::RefPrefix,
     time::Instant,
 };
 
@@ -24,25 +25,14 @@ impl Directory {
         after: Option<&ObjectId>,
     ) -> (Vec<Listed>, Option<ObjectId>) {
         let (now, members) = (context.now, context.members);
-        // Names are ordered by their text, and follow all generated ids.
-        let first = prefix.parse().ok().filter(|id: &ObjectId| id.minter().is_none());
-        let begin = match (after, &first) {
-            (Some(after), Some(first)) if after < first => Bound::Included(first.clone()),
-            (Some(after), _) => Bound::Excluded(after.clone()),
-            (None, Some(first)) => Bound::Included(first.clone()),
-            (None, None) => Bound::Unbounded,
-        };
-        let begins = |id: &ObjectId| match id {
-            ObjectId::Named(name) => name.as_str().starts_with(prefix),
-            minted => prefix.is_empty() || minted.to_string().starts_with(prefix),
-        };
+        let prefix = RefPrefix::new(prefix);
+        let range = self.entries.range((prefix.begin(after), Bound::Unbounded));
         let mut rows = Vec::new();
-        for (looked_at, (id, entry)) in self.entries.range((begin, Bound::Unbounded)).enumerate() {
-            let is_under = begins(id);
-            if !is_under && first.is_some() {
+        for (looked_at, (id, entry)) in range.enumerate() {
+            if prefix.ends_before(id) {
                 break;
             }
-            if let Some(live) = entry.live.as_ref().filter(|_| is_under && entry.is_alive())
+            if let Some(live) = entry.live.as_ref().filter(|_| entry.is_alive() && prefix.has(id))
                 && members.owners(id).contains(members.me())
             {
                 rows.push(row(now, id, live));

@@ -3,7 +3,6 @@
 use alloc::{
     format,
     string::{String, ToString},
-    vec::Vec,
 };
 
 use super::Node;
@@ -13,7 +12,7 @@ use crate::{
     members::Member,
     request::{Counts, ObjectRow, Reply, Status, StoreCounts, Waiting},
     swim::Suspicion,
-    table::{Copy, Residency, State},
+    table::{CopyKey, Residency, State},
 };
 
 /// State of an object that no owner knows.
@@ -168,16 +167,22 @@ impl Node {
         ]
     }
 
-    pub(super) fn objects(&self) -> Vec<ObjectRow> {
-        let row = |(instance, copy): (Instance, &Copy)| ObjectRow {
-            id: copy.id.clone(),
-            instance,
-            meta: copy.meta.clone(),
-            state: copy.state_name().to_string(),
-            primary: copy.primary,
-            pins: copy.pins,
-            lifetime: copy.lifetime(self.world.now()),
+    /// One page of the copies whose refs begin with `prefix`.
+    pub(super) fn objects(&self, prefix: &str, after: Option<&CopyKey>) -> Reply {
+        let table = self.copies.table();
+        let row = |(id, instance): CopyKey| {
+            let copy = table.get(instance)?;
+            Some(ObjectRow {
+                id,
+                instance,
+                meta: copy.meta.clone(),
+                state: copy.state_name().to_string(),
+                primary: copy.primary,
+                pins: copy.pins,
+                lifetime: copy.lifetime(self.world.now()),
+            })
         };
-        self.copies.table().iter().map(row).collect()
+        let (page, next) = table.page(prefix, after);
+        Reply::Objects { rows: page.into_iter().filter_map(row).collect(), next }
     }
 }

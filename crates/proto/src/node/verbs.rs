@@ -97,7 +97,7 @@ impl Node {
                 self.requests.inspect(&context, node, inspection, &mut self.world)
             }
             Request::Status => Some(Ok(Reply::Status(Box::new(self.status())))),
-            Request::Objects => Some(Ok(Reply::Objects(self.objects()))),
+            Request::Objects { prefix, after } => Some(Ok(self.objects(&prefix, after.as_ref()))),
         };
         if let Some(reply) = reply {
             self.world.reply(client, request, reply);

@@ -1,7 +1,9 @@
+use alloc::string::ToString;
+
 use proptest::prelude::*;
 
 use super::*;
-use crate::id::NodeId;
+use crate::{id::NodeId, limits::LISTED_MAX};
 
 fn instance(serial: u64) -> Instance {
     Instance { node: NodeId(1), serial }
@@ -160,6 +162,52 @@ fn a_new_instance_takes_the_id_over() {
     assert_eq!(table.current(&id(0)), Some(instance(9)));
     table.doom(instance(0));
     assert_eq!(table.current(&id(0)), Some(instance(9)), "the old one's end does not touch it");
+}
+
+#[test]
+fn pages_list_every_copy_below_a_prefix_once_and_in_order() {
+    let mut table = Table::new(u64::MAX);
+    let mut expected = Vec::new();
+    let mut insert = |serial: u64, text: &str, is_revealed: bool| {
+        let id: ObjectId = text.parse().unwrap();
+        table.insert(instance(serial), id.clone(), Meta::bytes(1), None, State::Complete, true);
+        if is_revealed {
+            table.reveal(instance(serial));
+        }
+        expected.push((id, instance(serial)));
+    };
+    for serial in 0..LISTED_MAX as u64 + 10 {
+        insert(serial, &format!("a/{serial}"), serial % 3 > 0);
+    }
+    // Older and newer copies of one object, on both sides of the current one.
+    (5000..8000).for_each(|serial| insert(serial, "a/x", serial < 6500));
+    ["a", "b/1", "@0000000000000001.5"].iter().enumerate().for_each(|(at, text)| {
+        insert(9000 + at as u64, text, true);
+    });
+    table.pin(instance(7000));
+    table.doom(instance(7000));
+    table.doom(instance(7001));
+    expected.retain(|(_, gone)| *gone != instance(7001));
+    expected.sort();
+    for prefix in ["a/", "a/x", "", "b/", "c/", "@0"] {
+        let (mut all, mut after) = (Vec::new(), None);
+        loop {
+            let (page, next) = table.page(prefix, after.as_ref());
+            assert!(page.len() <= LISTED_MAX);
+            all.extend(page);
+            let Some(next) = next else { break };
+            assert!(after.is_none_or(|after| after < next), "each page comes further");
+            after = Some(next);
+        }
+        let is_under = |(id, _): &&CopyKey| id.to_string().starts_with(prefix);
+        assert_eq!(all, expected.iter().filter(is_under).cloned().collect::<Vec<_>>(), "{prefix}");
+    }
+    let last = ("z/1".parse().unwrap(), instance(1));
+    assert_eq!(table.page("a/", Some(&last)), (Vec::new(), None));
+    // Copies that no longer exist cost nothing.
+    expected.iter().for_each(|(_, instance)| drop(table.doom(*instance)));
+    table.unpin(instance(7000));
+    assert!(table.others.is_empty() && table.current.is_empty());
 }
 
 /// One change of a copy of eight.

@@ -117,7 +117,7 @@ fn asked(request: u64, body: Request, deadline: Option<Instant>) -> Event {
 
 /// A request with an immediate reply.
 fn quick(request: u64) -> Event {
-    asked(request, Request::Objects, None)
+    asked(request, Request::Objects { prefix: String::new(), after: None }, None)
 }
 
 #[tokio::test]

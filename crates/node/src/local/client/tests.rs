@@ -95,7 +95,7 @@ fn dropping_a_request_undoes_it() {
         drop(client.start_get(&name("never/1"), None));
         drop(client.start_put_small(None, &Value::bytes(b"unseen"), None, SOON));
         // This request is handled after those.
-        eventually(|| client.start_objects(SOON).join().unwrap().is_empty());
+        eventually(|| client.start_objects("", None, SOON).join().unwrap().0.is_empty());
         let status: serde_json::Value = serde_json::from_str(&client.describe().unwrap()).unwrap();
         assert_eq!(status["waiting"], 0);
     });

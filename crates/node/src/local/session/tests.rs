@@ -68,7 +68,7 @@ fn descriptor_is_sent_once_and_again_after_unmapping() {
 #[test]
 fn reads_are_pinned_until_release_or_end() {
     let (node, client) = with_object();
-    let pins = || client.start_objects(SOON).join().unwrap()[0].pins;
+    let pins = || client.start_objects("", None, SOON).join().unwrap().0[0].pins;
     let idle = pins();
     let mut process = RawClient::attach(&node);
     let (_, _, instance) = get(&mut process);
@@ -113,6 +113,6 @@ fn incomplete_space_can_not_be_sealed() {
     assert!(refused.contains("before all bytes were written"), "{refused}");
     process.send(&ToNode::Notify { body: Request::Abort { instance } });
     process.pause();
-    assert!(node.client().start_objects(SOON).join().unwrap().is_empty());
+    assert!(node.client().start_objects("", None, SOON).join().unwrap().0.is_empty());
     node.close(SOON);
 }
