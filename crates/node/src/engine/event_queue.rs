@@ -8,7 +8,7 @@ use tokio::sync::watch;
 
 use super::{
     event_sender::{QueuedEvent, Source},
-    fair_queue::FairQueue,
+    fair_queue::{FairQueue, Party},
 };
 
 /// Queued bytes of one source from which on its sockets are not read, 64 MiB: the state machine needs a second for
@@ -49,23 +49,10 @@ impl EventQueue {
     }
 
     pub(super) fn push(&mut self, event: QueuedEvent) {
-        let source = match &event.event {
-            Event::Request { client, .. }
-            | Event::Cancelled { client, .. }
-            | Event::ClientDisconnected { client, .. }
-            | Event::ClientForked { client, .. } => Some(Some(*client)),
-            // A node leaves after the requests that its program sent before.
-            Event::LeaveRequested { .. } => Some(None),
-            _ => None,
-        };
-        let cost = cost(&event.event);
-        match source {
-            Some(client) => {
-                self.bytes[Source::Programs as usize] += cost;
-                self.programs.push(client, event);
-            }
+        self.bytes[source(&event.event) as usize] += cost(&event.event);
+        match party(&event.event) {
+            Some(party) => self.programs.push(party, event),
             None => {
-                self.bytes[Source::Members as usize] += cost;
                 let is_swim =
                     matches!(event.event, Event::Message { message: Message::Swim(_), .. });
                 if is_swim { &mut self.swim } else { &mut self.members }.push_back(event);
@@ -84,16 +71,16 @@ impl EventQueue {
             self.push(event);
         }
         let is_members_turn = self.programs.is_empty() || self.streak < MEMBERS_PER_PROGRAM;
-        let source = if is_members_turn && !(self.swim.is_empty() && self.members.is_empty()) {
+        if is_members_turn && !(self.swim.is_empty() && self.members.is_empty()) {
             self.streak += 1;
             *next = self.swim.pop_front().or_else(|| self.members.pop_front());
-            Source::Members
         } else {
             self.streak = 0;
             *next = self.programs.pop();
-            Source::Programs
-        };
-        self.bytes[source as usize] -= next.as_ref().map_or(0, |event| cost(&event.event));
+        }
+        if let Some(QueuedEvent { event, .. }) = next {
+            self.bytes[source(event) as usize] -= cost(event);
+        }
         self.note_congestion();
     }
 
@@ -121,6 +108,32 @@ impl EventQueue {
             self.is_congested = is_congested;
             self.congested.send_replace(is_congested);
         }
+    }
+}
+
+/// The party whose turn an event of a program needs: `Some(None)` comes after all others. None for an event of a member
+/// that comes before those of programs.
+fn party(event: &Event) -> Option<Option<Party>> {
+    match event {
+        Event::Request { client, .. }
+        | Event::Cancelled { client, .. }
+        | Event::ClientDisconnected { client, .. }
+        | Event::ClientForked { client, .. } => Some(Some(Party::Client(*client))),
+        // A page takes milliseconds, and a program of the member waits for it.
+        Event::Message { from, message: Message::List { .. } | Message::Inspect { .. } } => {
+            Some(Some(Party::Member(*from)))
+        }
+        // A node leaves after the requests that its program sent before.
+        Event::LeaveRequested { .. } => Some(None),
+        _ => None,
+    }
+}
+
+/// Who causes an event.
+fn source(event: &Event) -> Source {
+    match (party(event), event) {
+        (None, _) | (_, Event::Message { .. }) => Source::Members,
+        (Some(_), _) => Source::Programs,
     }
 }
 

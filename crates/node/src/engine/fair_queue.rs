@@ -1,19 +1,26 @@
-//! A queue in which the clients take turns: one event of each, then the next one of each. Events of one client stay in
-//! order. Does not know events.
+//! A queue in which the clients take turns: one event of each, then the next one of each. So do the members that list
+//! objects on behalf of their clients. Events of one party stay in order. Does not know events.
 //!
 //! Start-time fair queueing with equal costs (Goyal, Vin, Cheng 1996, section 2): each event belongs to a round, which
-//! is the one after that of its client's last queued event, or after the current one.
+//! is the one after that of its party's last queued event, or after the current one.
 
 use std::collections::{BTreeMap, HashMap};
 
-use hoplite_proto::id::ClientId;
+use hoplite_proto::id::{ClientId, NodeId};
+
+/// Who takes turns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Party {
+    Client(ClientId),
+    Member(NodeId),
+}
 
 /// Queued events of type `T`.
 pub(super) struct FairQueue<T> {
     /// By round and number.
-    events: BTreeMap<(u64, u64), (Option<ClientId>, T)>,
-    /// The round of each client's last queued event.
-    last: HashMap<ClientId, u64>,
+    events: BTreeMap<(u64, u64), (Option<Party>, T)>,
+    /// The round of each party's last queued event.
+    last: HashMap<Party, u64>,
     /// The round of the event taken last, and the number of the next event.
     round: u64,
     next: u64,
@@ -24,27 +31,27 @@ impl<T> FairQueue<T> {
         Self { events: BTreeMap::new(), last: HashMap::new(), round: 0, next: 0 }
     }
 
-    /// Queues an event of a client behind the client's others; without a client, behind all.
-    pub(super) fn push(&mut self, client: Option<ClientId>, event: T) {
-        let round = match client {
-            Some(client) => {
-                let round = self.last.get(&client).map_or(self.round, |last| *last) + 1;
-                self.last.insert(client, round);
+    /// Queues an event of a party behind the party's others; without a party, behind all.
+    pub(super) fn push(&mut self, party: Option<Party>, event: T) {
+        let round = match party {
+            Some(party) => {
+                let round = self.last.get(&party).map_or(self.round, |last| *last) + 1;
+                self.last.insert(party, round);
                 round
             }
             None => self.events.last_key_value().map_or(self.round, |((round, _), _)| *round),
         };
-        self.events.insert((round, self.next), (client, event));
+        self.events.insert((round, self.next), (party, event));
         self.next += 1;
     }
 
     pub(super) fn pop(&mut self) -> Option<T> {
-        let ((round, _), (client, event)) = self.events.pop_first()?;
+        let ((round, _), (party, event)) = self.events.pop_first()?;
         self.round = round;
-        if let Some(client) = client
-            && self.last.get(&client) == Some(&round)
+        if let Some(party) = party
+            && self.last.get(&party) == Some(&round)
         {
-            self.last.remove(&client);
+            self.last.remove(&party);
         }
         Some(event)
     }
@@ -63,8 +70,8 @@ impl<T> FairQueue<T> {
 mod tests {
     use super::*;
 
-    const GREEDY: Option<ClientId> = Some(ClientId(1));
-    const MODEST: Option<ClientId> = Some(ClientId(2));
+    const GREEDY: Option<Party> = Some(Party::Client(ClientId(1)));
+    const MODEST: Option<Party> = Some(Party::Member(NodeId(1)));
 
     fn rest(queue: &mut FairQueue<u64>) -> Vec<u64> {
         std::iter::from_fn(|| queue.pop()).collect()
