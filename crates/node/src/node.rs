@@ -285,10 +285,12 @@ async fn begin(
     }
     tasks.spawn(Task::Trim, {
         let (transfers, programs) = (transfers.clone(), shell.programs.clone());
+        let of_ending = programs.clone();
         let tell_gone = move || programs.forget_gone();
         async move {
             let Transfers { tasks, store, streams, .. } = &*transfers;
-            trim::give_back(tasks, &store.arena, streams, tell_gone).await;
+            let ended = || of_ending.requests_ended();
+            trim::give_back(tasks, &store.arena, streams, ended, tell_gone).await;
         }
     });
     let serve: Serve = Arc::new(move |node, channel, shown, place| {

@@ -207,6 +207,7 @@ impl Execute for Shell {
         rest.recorder.action(&order, machine, self);
         match order {
             Action::Reply { request, reply, .. } => self.programs.requests.answer(request, reply),
+            Action::WorkEnded { request } => self.programs.requests.work_ended(request),
             Action::Send { to, message } => {
                 self.network.counters.messages_sent.add(1);
                 self.network.peers.queue(to, &mutants::said(message), &mut rest.unsent);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use hoplite_shm::Arena;
+use hoplite_shm::{Arena, trim_heap};
 use tokio::time::sleep;
 
 use crate::{
@@ -13,18 +13,21 @@ use crate::{
 /// How long unused memory of folds is kept, and the interval of [`Arena::trim_idle`].
 const KEPT: Duration = Duration::from_secs(1);
 
-/// Frees unused memory of copies and frames, until the node ends. `tell_gone` notifies processes of extents to unmap.
-pub(crate) async fn give_back(
+/// Frees unused memory of copies and frames, until the node ends; of the heap each time that `ended` completes.
+/// `tell_gone` notifies processes of extents to unmap.
+pub(crate) async fn give_back<E: Future<Output = ()> + Send>(
     tasks: &Supervisor,
     arena: &Arena,
     streams: &Streams,
+    ended: impl Fn() -> E,
     tell_gone: impl Fn() + Clone + Send + 'static,
 ) {
     loop {
-        tokio::select! {
-            () = arena.spare() => {}
-            () = streams.spare() => {}
-        }
+        let is_heap_spare = tokio::select! {
+            () = arena.spare() => false,
+            () = streams.spare() => false,
+            () = ended() => true,
+        };
         sleep(KEPT).await;
         streams.give_back();
         let (arena, tell_gone) = (arena.clone(), tell_gone.clone());
@@ -32,6 +35,9 @@ pub(crate) async fn give_back(
         let trimming = tasks.spawn_blocking(Task::Trim, move || {
             arena.trim_idle();
             tell_gone();
+            if is_heap_spare {
+                trim_heap();
+            }
         });
         let _ = trimming.await;
     }
@@ -58,7 +64,8 @@ mod tests {
             let count = move || {
                 rounds.fetch_add(1, Ordering::Relaxed);
             };
-            async move { give_back(&tasks, &arena, &streams, count).await }
+            let never = std::future::pending;
+            async move { give_back(&tasks, &arena, &streams, never, count).await }
         });
         let rounds_in_an_hour = async || {
             let before = rounds.load(Ordering::Relaxed);

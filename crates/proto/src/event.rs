@@ -313,6 +313,12 @@ pub enum Action {
         /// The reply.
         reply: Result<Reply, Error>,
     },
+    /// A request holds nothing more: what it began and what went on after its reply has ended. Comes once for each
+    /// reduce.
+    WorkEnded {
+        /// The request.
+        request: RequestId,
+    },
     /// Send a message. Messages are sent in the order of these actions.
     Send {
         /// The receiver.

@@ -82,6 +82,10 @@ pub const FRAMES_BYTES: u64 = 64 * 1024 * 1024;
 /// Maximum number of inputs of one reduce.
 pub const REDUCE_INPUTS_MAX: usize = 65_536;
 
+/// Maximum number of inputs of complete results that a node remembers: four million, 100 MiB without the texts of their
+/// names. Beyond it those of the oldest results are forgotten.
+pub const FOLDED_INPUTS_MAX: usize = 1 << 22;
+
 /// Maximum number of slots of one request.
 pub const SLOTS_MAX: usize = 65_536;
 
@@ -196,8 +200,9 @@ pub const DELETERS_MAX: usize = 1024;
 /// claim is decided with the owner's present state.
 pub const PARKED_MAX: usize = 16_384;
 
-/// Maximum number of open requests of one member for newer names at an owner. Each client has one for each prefix that
-/// it follows. Finding one scans all of them.
+/// Maximum number of open requests for newer names of a node's clients, and thus of one member at an owner. Each client
+/// has one for each prefix that it follows. Attached programs may have half of them
+/// (`crates/node/src/local/limits.rs`).
 pub const LATEST_MAX: usize = 16_384;
 
 /// Maximum number of pinned copies on their way to a node at the request of others. More are rejected as if there were

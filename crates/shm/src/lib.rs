@@ -44,6 +44,7 @@ mod os {
     pub use crate::error::ShmError;
     pub use crate::extent::{ArenaStats, ExtentId, WriterId};
     pub use crate::float16::{narrow_float16, widen_float16};
+    pub use crate::heap::trim_heap;
     pub use crate::lent::Lent;
     pub use crate::mapping::Mapping;
     pub use crate::pass_fd::{
@@ -69,6 +70,8 @@ mod error;
 mod extent;
 #[cfg(not(loom))]
 mod float16;
+#[cfg(not(loom))]
+mod heap;
 #[cfg(not(loom))]
 mod lent;
 #[cfg(not(loom))]

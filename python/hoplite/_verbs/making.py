@@ -334,7 +334,9 @@ class Making(Attachment):
     ) -> Ref:
         """Folds the first `count` inputs to arrive into one new object.
 
-        Nodes that hold inputs fold them on the way to this node. The result streams to its readers while it grows.
+        Nodes that hold inputs fold them on the way to this node. The result streams to its readers while it grows. The
+        reduce ends with this client: if it closes or its process ends before the result is complete, readers of the
+        result get `ObjectLost`.
 
         Args:
             inputs: refs or names of arrays with the same dtype, unit and shape, each listed once. They need not exist

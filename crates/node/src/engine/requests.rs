@@ -22,11 +22,13 @@ pub(crate) struct Requests {
     events: EventSender,
     tasks: Supervisor,
     replies: Mutex<BTreeMap<RequestId, Sink>>,
+    /// What requests hold until the work that they began ends, after their replies.
+    held: Mutex<BTreeMap<RequestId, Box<dyn Send>>>,
 }
 
 impl Requests {
     pub(crate) fn new(events: EventSender, tasks: Supervisor) -> Self {
-        Self { events, tasks, replies: Mutex::default() }
+        Self { events, tasks, replies: Mutex::default(), held: Mutex::default() }
     }
 
     /// Sends a request for a client; `sink` gets the reply, perhaps before this returns. `may_wait` if this thread
@@ -40,11 +42,38 @@ impl Requests {
         sink: Sink,
     ) -> RequestId {
         let request = RequestId(self.events.next_id());
+        self.submit_as(request, client, body, deadline, may_wait, sink);
+        request
+    }
+
+    /// Sends a request that holds something until the work that it began ends.
+    pub(crate) fn submit_holding(
+        &self,
+        client: ClientId,
+        body: Request,
+        deadline: Option<Instant>,
+        sink: Sink,
+        held: Box<dyn Send>,
+    ) -> RequestId {
+        let request = RequestId(self.events.next_id());
+        lock(&self.held).insert(request, held);
+        self.submit_as(request, client, body, deadline, false, sink);
+        request
+    }
+
+    fn submit_as(
+        &self,
+        request: RequestId,
+        client: ClientId,
+        body: Request,
+        deadline: Option<Instant>,
+        may_wait: bool,
+        sink: Sink,
+    ) {
         if !digest::is_put_right(&body) {
             let said = "the value changed during the put, so its digest does not match: do not modify a value until \
                         put returns";
-            sink(Err(CallError::InvalidArgument(said.into())));
-            return request;
+            return sink(Err(CallError::InvalidArgument(said.into())));
         }
         lock(&self.replies).insert(request, sink);
         let event = Event::Request { client, request, body, deadline };
@@ -55,7 +84,6 @@ impl Requests {
         } else {
             self.events.send(event);
         }
-        request
     }
 
     /// Sends a request without a reply, such as a release.
@@ -71,10 +99,19 @@ impl Requests {
 
     /// Passes a reply to the request that waits for it.
     pub(crate) fn answer(&self, request: RequestId, reply: Result<Reply, CallError>) {
+        if reply.is_err() {
+            self.work_ended(request);
+        }
         let sink = lock(&self.replies).remove(&request);
         if let Some(sink) = sink {
             sink(reply);
         }
+    }
+
+    /// Drops what a request holds.
+    pub(crate) fn work_ended(&self, request: RequestId) {
+        let held = lock(&self.held).remove(&request);
+        drop(held);
     }
 
     /// Fails every request because the node has ended.
@@ -84,5 +121,6 @@ impl Requests {
         for sink in sinks {
             sink(Err(CallError::NodeDown(reason.into())));
         }
+        drop(std::mem::take(&mut *lock(&self.held)));
     }
 }

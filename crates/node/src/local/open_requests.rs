@@ -1,33 +1,27 @@
-//! Open requests of one attached process: their numbers there and at the node.
+//! Open requests of one attached process: their numbers there and at the node, and what they cost.
 
-use std::{
-    collections::HashMap,
-    io,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-};
+use std::{collections::HashMap, io};
 
-use hoplite_proto::{error::Error as CallError, id::RequestId};
+use hoplite_proto::{error::Error as CallError, id::RequestId, request::Request};
 
-use super::limits::{
-    REQUEST_BYTES_MAX, REQUEST_BYTES_TOTAL_MAX, REQUEST_COST_BYTES, REQUEST_SHARE_BYTES,
-    REQUESTS_MAX,
+use super::{
+    limits::{ID_COST_BYTES, REQUEST_COST_BYTES, REQUEST_SHARE_BYTES, REQUESTS_MAX},
+    quota::{QuotaExceeded, QuotaHolder, QuotaPermit},
 };
 
 /// The open requests of one process.
 pub(super) struct OpenRequests {
     open: HashMap<u64, OpenRequest>,
-    bytes: usize,
-    /// Bytes of the open requests of all processes.
-    of_all: Arc<AtomicUsize>,
+    /// Bytes that they take.
+    cost: u64,
+    /// Its share of the bytes of all processes, for what exceeds [`REQUEST_SHARE_BYTES`].
+    share: QuotaPermit,
 }
 
 struct OpenRequest {
     /// The node's number of the request, once known.
     ours: Option<RequestId>,
-    bytes: usize,
+    cost: u64,
 }
 
 /// A request beyond a limit.
@@ -38,56 +32,82 @@ pub(super) struct OverLimit {
     pub(super) error: CallError,
 }
 
-impl OpenRequests {
-    /// Starts without requests; `of_all` counts the bytes of all processes.
-    pub(super) fn new(of_all: Arc<AtomicUsize>) -> Self {
-        Self { open: HashMap::new(), bytes: 0, of_all }
+impl OverLimit {
+    /// A process or grant that has `own` of the `taken` places or bytes.
+    pub(super) fn of(
+        limit: &'static str,
+        what: &str,
+        QuotaExceeded { own, taken, most }: QuotaExceeded,
+    ) -> Self {
+        let said = format!(
+            "the {what} of all processes of this host are {taken} of at most {most} at their node ({limit}), {own} of \
+             them of this process or its grant, which may use only as many as it leaves free for others: wait for \
+             some calls to finish, or cancel them"
+        );
+        Self { limit, error: CallError::InvalidArgument(said) }
     }
 
-    /// Registers a request of `bytes` bytes. Returns [`OverLimit`] if it exceeds a limit; the caller must still send that
-    /// reply.
+    /// A request or reduce whose bytes exceed the share.
+    pub(super) fn of_bytes(excess: QuotaExceeded) -> Self {
+        Self::of("REQUEST_BYTES_TOTAL_MAX", "bytes of open requests and unfinished reduces", excess)
+    }
+}
+
+/// Bytes that an open request takes at the node, if its frame has `frame` bytes.
+pub(super) fn cost(body: &Request, frame: usize) -> u64 {
+    let ids = match body {
+        Request::Wait { ids, .. } | Request::Delete { ids } => ids.len() as u64,
+        Request::Get { .. }
+        | Request::GetRange { .. }
+        | Request::Locations { .. }
+        | Request::Latest { .. } => 1,
+        _ => 0,
+    };
+    frame as u64 + REQUEST_COST_BYTES + ids * ID_COST_BYTES
+}
+
+/// Bytes that the inputs of an unfinished reduce take, which go on after the reply.
+pub(super) fn reduce_cost(inputs: usize) -> u64 {
+    REQUEST_COST_BYTES + inputs as u64 * ID_COST_BYTES
+}
+
+impl OpenRequests {
+    /// Starts without requests; `share` has no bytes yet.
+    pub(super) fn new(share: QuotaPermit) -> Self {
+        Self { open: HashMap::new(), cost: 0, share }
+    }
+
+    /// Counts its bytes for another taker too, before the first request.
+    pub(super) fn also(&mut self, taker: QuotaHolder) {
+        // No bytes are always granted.
+        let _ = self.share.also(taker);
+    }
+
+    /// Registers a request that takes `cost` bytes. Returns [`OverLimit`] if it exceeds a limit; the caller must still
+    /// send that reply.
     ///
     /// # Errors
     /// A request with that number is open: the process is broken.
-    pub(super) fn begin(
-        &mut self,
-        request: u64,
-        bytes: usize,
-    ) -> io::Result<Result<(), OverLimit>> {
+    pub(super) fn begin(&mut self, request: u64, cost: u64) -> io::Result<Result<(), OverLimit>> {
         if self.open.contains_key(&request) {
             let said = format!("the process reused the number of open request {request}");
             return Err(io::Error::new(io::ErrorKind::InvalidData, said));
         }
-        if self.open.len() >= REQUESTS_MAX || self.bytes + bytes > REQUEST_BYTES_MAX {
+        if self.open.len() >= REQUESTS_MAX {
             let said = format!(
-                "this process has {} open requests of {} bytes at its node, and the limit is \
-                 {REQUESTS_MAX} requests of {REQUEST_BYTES_MAX} bytes: wait for some calls to finish",
-                self.open.len(),
-                self.bytes
-            );
-            let is_many = self.open.len() >= REQUESTS_MAX;
-            let limit = if is_many { "REQUESTS_MAX" } else { "REQUEST_BYTES_MAX" };
-            return Ok(Err(OverLimit { limit, error: CallError::InvalidArgument(said) }));
-        }
-        let (cost, own) = (bytes + REQUEST_COST_BYTES, self.cost());
-        let of_all = self.of_all.fetch_add(cost, Ordering::Relaxed);
-        if of_all + cost > REQUEST_BYTES_TOTAL_MAX && own + cost > REQUEST_SHARE_BYTES {
-            self.of_all.fetch_sub(cost, Ordering::Relaxed);
-            let said = format!(
-                "the open requests of all processes of this host take {of_all} of {REQUEST_BYTES_TOTAL_MAX} bytes at \
-                 their node, {own} of them for this process: wait for some calls to finish"
+                "this process has {} open requests at its node, and the limit is {REQUESTS_MAX} (REQUESTS_MAX): wait \
+                 for some calls to finish, or cancel them",
+                self.open.len()
             );
             let error = CallError::InvalidArgument(said);
-            return Ok(Err(OverLimit { limit: "REQUEST_BYTES_TOTAL_MAX", error }));
+            return Ok(Err(OverLimit { limit: "REQUESTS_MAX", error }));
         }
-        self.open.insert(request, OpenRequest { ours: None, bytes });
-        self.bytes += bytes;
+        if let Err(excess) = self.share.resize(shared(self.cost + cost)) {
+            return Ok(Err(OverLimit::of_bytes(excess)));
+        }
+        self.open.insert(request, OpenRequest { ours: None, cost });
+        self.cost += cost;
         Ok(Ok(()))
-    }
-
-    /// Bytes that its requests take.
-    fn cost(&self) -> usize {
-        self.bytes + self.open.len() * REQUEST_COST_BYTES
     }
 
     /// Records the node's number of a request, unless the reply was sent meanwhile.
@@ -105,14 +125,14 @@ impl OpenRequests {
     /// Removes a request after its reply.
     pub(super) fn end(&mut self, request: u64) {
         if let Some(question) = self.open.remove(&request) {
-            self.bytes -= question.bytes;
-            self.of_all.fetch_sub(question.bytes + REQUEST_COST_BYTES, Ordering::Relaxed);
+            self.cost -= question.cost;
+            // A smaller share is always granted.
+            let _ = self.share.resize(shared(self.cost));
         }
     }
 }
 
-impl Drop for OpenRequests {
-    fn drop(&mut self) {
-        self.of_all.fetch_sub(self.cost(), Ordering::Relaxed);
-    }
+/// Bytes to take from the share of all processes: in steps, so that few requests need more.
+const fn shared(cost: u64) -> u64 {
+    cost.saturating_sub(REQUEST_SHARE_BYTES).next_multiple_of(REQUEST_SHARE_BYTES)
 }

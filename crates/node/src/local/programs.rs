@@ -6,7 +6,7 @@ use std::{
     collections::HashMap,
     fmt, io,
     os::fd::OwnedFd,
-    sync::{Arc, Mutex, Weak, atomic::AtomicUsize},
+    sync::{Arc, Mutex, Weak},
 };
 
 use hoplite_proto::{
@@ -47,8 +47,12 @@ pub(crate) struct Programs {
     /// Attached processes, which write their objects themselves, through shared memory.
     attached: Mutex<HashMap<ClientId, Weak<dyn Attachment>>>,
     pub(super) leaving: RetiredExtents,
-    /// Bytes of the open requests of attached processes.
-    pub(super) asked: Arc<AtomicUsize>,
+    /// Bytes of the open requests and unfinished reduces of attached processes.
+    pub(super) request_bytes: Quota,
+    /// Their calls of `latest` that wait, their open pages of listings, and their open inspections.
+    pub(super) latest: Quota,
+    pub(super) listings: Quota,
+    pub(super) inspections: Quota,
     /// Forked children that read objects of attached processes.
     pub(super) holds: Quota,
     /// Bytes and number of the copies that confined processes read.
@@ -74,11 +78,19 @@ impl Programs {
             require_capability,
             attached,
             leaving,
-            asked: Arc::default(),
+            request_bytes: Quota::new(limits::REQUEST_BYTES_TOTAL_MAX),
+            latest: Quota::new(limits::LATEST_MAX),
+            listings: Quota::new(limits::LISTINGS_MAX),
+            inspections: Quota::new(limits::INSPECTIONS_MAX),
             holds: Quota::new(limits::holds_max()),
             copy_bytes,
             copies: Quota::new(limits::copies_max()),
         }
+    }
+
+    /// Completes when requests that took much memory have ended.
+    pub(crate) async fn requests_ended(&self) {
+        self.request_bytes.shrunk().await;
     }
 
     /// Allocates the id of a new client.

@@ -9,7 +9,7 @@
 use std::{
     collections::HashMap,
     os::fd::AsFd,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, MutexGuard},
 };
 
 use hoplite_shm::peer_process;
@@ -53,11 +53,15 @@ struct Inner {
     most: u64,
     state: Mutex<State>,
     freed: Notify,
+    /// Notified when a sixteenth of the limit was freed.
+    shrunk: Notify,
 }
 
 #[derive(Debug, Default)]
 struct State {
     taken: u64,
+    /// The most that was taken since `shrunk` was notified.
+    peak: u64,
     by: HashMap<QuotaHolder, u64>,
 }
 
@@ -82,7 +86,8 @@ pub(super) struct QuotaExceeded {
 
 impl Quota {
     pub(super) fn new(most: u64) -> Self {
-        Self(Arc::new(Inner { most, state: Mutex::default(), freed: Notify::new() }))
+        let (state, freed, shrunk) = (Mutex::default(), Notify::new(), Notify::new());
+        Self(Arc::new(Inner { most, state, freed, shrunk }))
     }
 
     /// Takes `amount` if it is free and each of the takers then leaves as much free as it has. A taker without a share
@@ -101,10 +106,21 @@ impl Quota {
             return Err(QuotaExceeded { own: 0, taken: state.taken, most: self.0.most });
         }
         state.taken = taken;
+        state.peak = state.peak.max(taken);
         for taker in takers {
             *state.by.entry(taker.clone()).or_default() += amount;
         }
         Ok(QuotaPermit { of: self.0.clone(), amount, takers: takers.to_vec() })
+    }
+
+    /// A share without an amount yet.
+    pub(super) fn none(&self, taker: &QuotaHolder) -> QuotaPermit {
+        QuotaPermit { of: self.0.clone(), amount: 0, takers: vec![taker.clone()] }
+    }
+
+    /// Completes when a sixteenth of the limit was freed.
+    pub(super) async fn shrunk(&self) {
+        self.0.shrunk.notified().await;
     }
 
     /// Waits until the amount can be taken.
@@ -131,6 +147,32 @@ impl State {
 }
 
 impl QuotaPermit {
+    /// Changes the amount, as if the difference was taken or freed.
+    pub(super) fn resize(&mut self, amount: u64) -> Result<(), QuotaExceeded> {
+        if amount == self.amount {
+            return Ok(());
+        }
+        let mut state = lock(&self.of.state);
+        if let Some(more) = amount.checked_sub(self.amount) {
+            let taken = state.taken.saturating_add(more);
+            for taker in &self.takers {
+                state.check(taker, more, taken, self.of.most)?;
+            }
+        }
+        state.taken = state.taken - self.amount + amount;
+        state.peak = state.peak.max(state.taken);
+        for taker in &self.takers {
+            let own = state.by.entry(taker.clone()).or_default();
+            *own = *own - self.amount + amount;
+        }
+        let is_less = amount < self.amount;
+        self.amount = amount;
+        if is_less {
+            self.of.note_freed(state);
+        }
+        Ok(())
+    }
+
     /// Counts the share for another taker too, if that one may have as much.
     pub(super) fn also(&mut self, taker: QuotaHolder) -> Result<(), QuotaExceeded> {
         let mut state = lock(&self.of.state);
@@ -153,8 +195,21 @@ impl Drop for QuotaPermit {
                 }
             }
         }
+        self.of.note_freed(state);
+    }
+}
+
+impl Inner {
+    fn note_freed(&self, mut state: MutexGuard<'_, State>) {
+        let has_shrunk = state.peak - state.taken >= self.most.div_ceil(16);
+        if has_shrunk {
+            state.peak = state.taken;
+        }
         drop(state);
-        self.of.freed.notify_waiters();
+        self.freed.notify_waiters();
+        if has_shrunk {
+            self.shrunk.notify_one();
+        }
     }
 }
 
@@ -203,6 +258,21 @@ mod tests {
     }
 
     #[test]
+    fn a_share_grows_as_far_as_others_leave_it() {
+        let shares = Quota::new(64);
+        let (one, two) = (QuotaHolder::Process(1), QuotaHolder::Process(2));
+        let mut first = shares.none(&one);
+        first.also(QuotaHolder::Tenant("a/".into())).unwrap();
+        assert!(first.resize(16).is_ok() && first.resize(32).is_ok());
+        assert_eq!(first.resize(33).unwrap_err(), QuotaExceeded { own: 32, taken: 32, most: 64 });
+        let mut second = shares.none(&two);
+        assert!(second.resize(32).is_ok() && first.resize(33).is_err());
+        assert!(second.resize(1).is_ok() && first.resize(8).is_ok() && second.resize(28).is_ok());
+        drop((first, second));
+        assert!(lock(&shares.0.state).taken == 0 && shares.take(&[one], 64).is_ok());
+    }
+
+    #[test]
     fn taker_without_share_may_take_everything() {
         let shares = Quota::new(100);
         let takers = [QuotaHolder::Process(1)];
@@ -210,6 +280,22 @@ mod tests {
         drop(shares.take(&takers, 100).unwrap());
         let _half = shares.take(&takers, 40).unwrap();
         assert!(shares.take(&takers, 11).is_err());
+    }
+
+    #[tokio::test]
+    async fn end_of_much_use_is_reported_once() {
+        let shares = Quota::new(64);
+        let mut share = shares.none(&QuotaHolder::Process(1));
+        let mut is_reported = async |amounts: [u64; 2]| {
+            amounts.iter().for_each(|amount| share.resize(*amount).unwrap());
+            tokio::select! {
+                biased;
+                () = shares.shrunk() => true,
+                () = tokio::task::yield_now() => false,
+            }
+        };
+        assert!(!is_reported([20, 18]).await && is_reported([20, 16]).await);
+        assert!(!is_reported([16, 13]).await && is_reported([13, 12]).await);
     }
 
     #[tokio::test]

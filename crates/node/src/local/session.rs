@@ -7,6 +7,7 @@ use std::{
     collections::{HashMap, HashSet},
     io,
     sync::{Arc, Mutex, OnceLock, Weak},
+    time::Instant,
 };
 
 use hoplite_proto::{error::Error as CallError, id::ClientId, request::Request};
@@ -15,10 +16,10 @@ use tokio::{net::UnixStream, sync::Notify};
 
 use super::{
     limits,
-    open_requests::{OpenRequests, OverLimit},
+    open_requests::{self, OpenRequests, OverLimit},
     programs::{Attachment, Programs},
     protocol::{FRAME_BYTES_MAX, FromNode, LOCAL_VERSION, ToNode, frame},
-    quota::{QuotaExceeded, QuotaHolder, QuotaPermit},
+    quota::{Quota, QuotaExceeded, QuotaHolder, QuotaPermit},
     reply_writer::{Descriptor, ReplyWriter, Unread},
     request_reader::{RequestReader, process_number},
     restricted::{PrivateCopy, Restricted},
@@ -57,6 +58,16 @@ pub(super) struct Session {
     fault: Mutex<Option<String>>,
 }
 
+/// Places that a request takes of limits, besides its bytes.
+#[derive(Default)]
+struct Places {
+    until_reply: Option<QuotaPermit>,
+    /// Until the work that it began ends.
+    until_end: Option<QuotaPermit>,
+    /// The reply if it would have to wait.
+    may_not_wait: Option<OverLimit>,
+}
+
 impl Session {
     /// Starts a session. The caller must run a task that writes the returned queue.
     pub(super) fn begin(
@@ -66,6 +77,7 @@ impl Session {
         let client = programs.next_client();
         let (process, taker) = (process_number(&stream), QuotaHolder::of(&stream));
         let answers = Arc::new(ReplyWriter::new(stream));
+        let share = programs.request_bytes.none(&taker);
         let session = Arc::new(Self {
             programs: programs.clone(),
             client,
@@ -74,7 +86,7 @@ impl Session {
             restricted: OnceLock::new(),
             known: Mutex::default(),
             leaving: Mutex::default(),
-            asked: Mutex::new(OpenRequests::new(programs.asked.clone())),
+            asked: Mutex::new(OpenRequests::new(share)),
             growing: Mutex::default(),
             taker,
             ended: Notify::new(),
@@ -181,6 +193,7 @@ impl Session {
                     self.send(FromNode::Refused { said }, None);
                     return Ok(());
                 }
+                lock(&self.asked).also(restricted.tenant());
                 drop(self.restricted.set(restricted));
             }
             Err(said) => {
@@ -192,9 +205,15 @@ impl Session {
         let identity = &self.programs.network.identity;
         let (member, is_authenticated) = (identity.member, identity.is_authenticated());
         self.send(FromNode::Welcome { member, is_authenticated }, None);
+        let mut begun = Instant::now();
         while let Some((message, bytes)) = arriving.next(stream).await? {
             self.programs.events.until_uncongested(Source::Programs).await;
             self.take(message, bytes)?;
+            // The thread that serves it serves other processes too.
+            if begun.elapsed() >= limits::TURN_MAX {
+                tokio::task::yield_now().await;
+                begun = Instant::now();
+            }
         }
         Ok(())
     }
@@ -212,7 +231,7 @@ impl Session {
             } => self.end(body),
             ToNode::Request { request, body, timeout_ns } => {
                 match self.note_question(request, bytes, body)? {
-                    Ok(body) => self.ask(request, body, timeout_ns),
+                    Ok((body, places)) => self.ask(request, body, timeout_ns, places),
                     Err(error) => self.send_reply(request, Err(error), None, None),
                 }
             }
@@ -262,14 +281,58 @@ impl Session {
         request: u64,
         bytes: usize,
         body: Request,
-    ) -> io::Result<Result<Request, CallError>> {
-        match lock(&self.asked).begin(request, bytes)? {
-            Ok(()) => Ok(self.authorize(body)),
-            Err(OverLimit { limit, error }) => {
-                self.limit_reached(limit);
-                Ok(Err(error))
-            }
+    ) -> io::Result<Result<(Request, Places), CallError>> {
+        if let Err(excess) = lock(&self.asked).begin(request, open_requests::cost(&body, bytes))? {
+            return Ok(Err(self.refuse(excess)));
         }
+        let admitted = self.authorize(body).and_then(|body| {
+            let places = self.places(&body).map_err(|excess| self.refuse(excess))?;
+            Ok((body, places))
+        });
+        Ok(admitted)
+    }
+
+    /// Counts a request beyond a limit, and returns its error.
+    fn refuse(&self, OverLimit { limit, error }: OverLimit) -> CallError {
+        self.limit_reached(limit);
+        error
+    }
+
+    /// Takes the places that a request needs besides its bytes.
+    fn places(&self, body: &Request) -> Result<Places, OverLimit> {
+        let take = |of: &Quota, amount| of.take(&self.takers(), amount);
+        let listing = || {
+            take(&self.programs.listings, 1)
+                .map_err(|excess| OverLimit::of("LISTINGS_MAX", "open pages of listings", excess))
+        };
+        let mut places = Places::default();
+        match body {
+            Request::List { .. } | Request::Objects { .. } | Request::Status => {
+                places.until_reply = Some(listing()?);
+            }
+            Request::Inspect { .. } => {
+                let place = take(&self.programs.inspections, 1);
+                places.until_reply = Some(place.map_err(|excess| {
+                    OverLimit::of("INSPECTIONS_MAX", "open inspections", excess)
+                })?);
+            }
+            // Beyond the limit, it may take a name that exists, but not wait for one.
+            Request::Latest { .. } => match take(&self.programs.latest, 1) {
+                Ok(place) => places.until_reply = Some(place),
+                Err(excess) => {
+                    places.until_reply = Some(listing()?);
+                    places.may_not_wait =
+                        Some(OverLimit::of("LATEST_MAX", "calls of latest that wait", excess));
+                }
+            },
+            Request::Reduce { inputs, .. } => {
+                let bytes = open_requests::reduce_cost(inputs.len());
+                let share = take(&self.programs.request_bytes, bytes);
+                places.until_end = Some(share.map_err(OverLimit::of_bytes)?);
+            }
+            _ => {}
+        }
+        Ok(places)
     }
 
     /// Checks a request against the process's capability. This is the only place that enforces it.
@@ -308,7 +371,13 @@ impl Session {
         Ok(())
     }
 
-    fn ask(self: &Arc<Self>, request: u64, mut body: Request, timeout_ns: Option<u64>) {
+    fn ask(
+        self: &Arc<Self>,
+        request: u64,
+        mut body: Request,
+        timeout_ns: Option<u64>,
+        places: Places,
+    ) {
         if let Request::ExplainRequest { request: explained } = &mut body {
             // The node has numbers of its own. A request without one has its reply already.
             *explained = lock(&self.asked).ours(explained.0).unwrap_or_default();
@@ -331,15 +400,29 @@ impl Session {
             stored.grew();
         }
         let session = self.clone();
+        let Places { until_reply, until_end, may_not_wait } = places;
         let ours = if matches!(body, Request::Status) {
             self.programs.describe(self.client, move |json| {
+                drop(until_reply);
                 lock(&session.asked).end(request);
                 session.send(FromNode::Description { request, json }, None);
             })
         } else {
-            let sink: Sink = Box::new(move |reply| session.answer(request, reply));
+            let timeout_ns = if may_not_wait.is_some() { Some(0) } else { timeout_ns };
             let deadline = timeout_ns.map(|timeout_ns| self.programs.events.now() + timeout_ns);
-            self.programs.requests.submit(self.client, body, deadline, false, sink)
+            let sink: Sink = Box::new(move |reply| {
+                drop(until_reply);
+                let reply = match (reply, may_not_wait) {
+                    (Err(CallError::Timeout { .. }), Some(excess)) => Err(session.refuse(excess)),
+                    (reply, _) => reply,
+                };
+                session.answer(request, reply);
+            });
+            let (client, requests) = (self.client, &self.programs.requests);
+            match until_end {
+                Some(held) => requests.submit_holding(client, body, deadline, sink, Box::new(held)),
+                None => requests.submit(client, body, deadline, false, sink),
+            }
         };
         lock(&self.asked).set_number(request, ours);
     }

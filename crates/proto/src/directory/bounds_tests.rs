@@ -146,6 +146,19 @@ fn waiting_deleters_and_followers_of_a_prefix_are_limited() {
     let outbox =
         owner.receives(3, Message::Latest { prefix: "policy/".into(), after: None, request });
     assert_eq!(outbox, [(NodeId(3), Message::RequestPending { request, id: None })]);
+    // A name that exists takes no place.
+    let id = name("policy/1");
+    owner.receives(4, announced(&id, Instance { node: NodeId(4), serial: 1 }));
+    assert_eq!(owner.directory.latest.count_of(NodeId(2)), 0);
+    for request in (0..2 * LATEST_MAX as u64).map(RequestId) {
+        let after = Some(1);
+        owner.receives(2, Message::Latest { prefix: "policy/".into(), after, request });
+    }
+    let request = RequestId(1 << 40);
+    let outbox =
+        owner.receives(2, Message::Latest { prefix: "policy/".into(), after: None, request });
+    let ObjectId::Named(name) = id else { unreachable!() };
+    assert_eq!(outbox, [(NodeId(2), Message::LatestReply { name, request })]);
 }
 
 /// Goal: reports do not need to look at all entries.

@@ -35,21 +35,20 @@ impl Directory {
         let outbox = &mut *context.outbox;
         // A repeated request after a membership change replaces the earlier one.
         self.latest.remove(from, request);
+        let newest = self.living(prefix).max_by_key(|(version, _)| *version);
+        if let Some((_, name)) = newest.filter(|(version, _)| Some(*version) > after) {
+            return outbox.push((from, Message::LatestReply { name: name.clone(), request }));
+        }
+        // An honest member does not get here: it refuses the request itself.
         if self.latest.count_of(from) >= LATEST_MAX {
             return self.limited.push((from, limit_name!(LATEST_MAX)));
         }
         // A requester that does not wait would take "no such name" for the present state.
         let settled_at = self.unsettled_until(context.now).filter(|_| context.members.len() > 1);
         self.latest.insert(from, request, prefix, after, settled_at.is_some());
-        let newest = self.living(prefix).max_by_key(|(version, _)| *version);
-        if let Some((version, name)) = newest.map(|(version, name)| (version, name.clone())) {
-            self.notify_latest_waiters(prefix, version, &name, outbox);
-        }
-        if self.latest.contains(from, request) {
-            match settled_at {
-                Some(_) => self.latest_due = settled_at,
-                None => outbox.push((from, Message::RequestPending { request, id: None })),
-            }
+        match settled_at {
+            Some(_) => self.latest_due = settled_at,
+            None => outbox.push((from, Message::RequestPending { request, id: None })),
         }
     }
 

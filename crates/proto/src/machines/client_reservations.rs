@@ -56,19 +56,20 @@ pub(crate) enum Ending {
 }
 
 impl Ending {
-    /// Why an object that the client has reserved can't appear: names its host and process.
-    fn detail(self, world: &World) -> String {
+    /// Why an object can't appear that the client has begun: names its host and process. `began` is what the client did,
+    /// and `until` what it had to outlive.
+    pub(crate) fn detail(self, began: &str, until: &str, world: &World) -> String {
         let me = world.me();
         let address = world.members().address(me).map(|address| format!(" ({address})"));
         let node = format!("node {me}{}", address.unwrap_or_default());
         match self {
-            Self::Closed => format!("a client of {node} reserved it and was closed before the put"),
+            Self::Closed => format!("a client of {node} {began} and was closed before {until}"),
             Self::Disconnected(None) => {
-                format!("a process on {node} reserved it and ended or detached before the put")
+                format!("a process on {node} {began} and ended or detached before {until}")
             }
-            Self::Disconnected(Some(process)) => format!(
-                "process {process} on {node} reserved it and ended or detached before the put"
-            ),
+            Self::Disconnected(Some(process)) => {
+                format!("process {process} on {node} {began} and ended or detached before {until}")
+            }
         }
     }
 }
@@ -246,7 +247,10 @@ impl ClientReservations {
                 world.send_owners(&id, &Message::Withdraw { id: id.clone(), instance });
                 continue;
             }
-            let error = Error::ObjectLost { id: id.clone(), detail: ending.detail(world) };
+            let error = Error::ObjectLost {
+                id: id.clone(),
+                detail: ending.detail("reserved it", "the put", world),
+            };
             let fail = Message::Fail { id: id.clone(), error, reserved: instance };
             if state == State::Slot {
                 // Only this node knows whether it is filled.

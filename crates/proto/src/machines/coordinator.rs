@@ -12,8 +12,10 @@ use alloc::{
 
 use crate::{
     directory::Directory,
-    id::{Instance, NodeId, ObjectId, ReduceId},
+    event::Action,
+    id::{ClientId, Instance, NodeId, ObjectId, ReduceId, RequestId},
     lifetime::Terms,
+    limits::{FOLDED_INPUTS_MAX, REDUCE_INPUTS_MAX},
     machines::{
         watches::{Listener, Watches},
         world::World,
@@ -29,12 +31,17 @@ use crate::{
 pub(crate) struct Coordinator {
     all: Timed<ReduceId, Reduce>,
     by_result: BTreeMap<ObjectId, ReduceId>,
+    /// Who started each reduce.
+    starters: BTreeMap<ReduceId, Starter>,
     /// Lifetimes of results; a missing entry means until deletion.
     terms: BTreeMap<ReduceId, Box<Terms>>,
     /// Results of current epochs that wait for capacity or memory.
     targets: BTreeMap<ReduceId, Target>,
     /// The inputs of results that are held here.
     folded: BTreeMap<ObjectId, Inputs>,
+    /// These results by age, and the number of their inputs together.
+    folded_by_age: BTreeMap<u64, ObjectId>,
+    folded_inputs: usize,
     /// The lost inputs of failed reduces, oldest first.
     failed: VecDeque<(ObjectId, Vec<ObjectId>)>,
 }
@@ -48,14 +55,30 @@ pub(crate) struct Target {
     pub(crate) children: Vec<(NodeId, u32)>,
 }
 
-/// Maximum number of failed reduces whose lost inputs are remembered.
+/// The client that started a reduce, and its request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Starter {
+    pub(crate) client: ClientId,
+    pub(crate) request: RequestId,
+}
+
+/// Maximum number of failed reduces whose lost inputs are remembered, and of these inputs together.
 const FAILED_MAX: usize = 256;
+const FAILED_INPUTS_MAX: usize = 4 * REDUCE_INPUTS_MAX;
 
 /// The inputs of a completed reduce.
 #[derive(Debug)]
 struct Inputs {
     folded: Vec<ObjectId>,
     lost: Vec<ObjectId>,
+    /// Its place in the order of age.
+    age: u64,
+}
+
+impl Inputs {
+    fn len(&self) -> usize {
+        self.folded.len() + self.lost.len()
+    }
 }
 
 impl Coordinator {
@@ -94,6 +117,12 @@ impl Coordinator {
         self.by_result.keys().cloned().collect()
     }
 
+    /// The results of the reduces that a client has started.
+    pub(crate) fn of_client(&self, client: ClientId) -> Vec<ObjectId> {
+        let its = self.starters.iter().filter(|(_, starter)| starter.client == client);
+        its.filter_map(|(key, _)| Some(self.get(*key)?.result().clone())).collect()
+    }
+
     /// The id of the reduce that makes an object.
     pub(crate) fn maker(&self, id: &ObjectId) -> Option<ReduceId> {
         self.by_result.get(id).copied()
@@ -121,7 +150,14 @@ impl Coordinator {
     }
 
     /// Begins a reduce. No other reduce of this node may make the same result.
-    pub(crate) fn begin(&mut self, key: ReduceId, reduce: Reduce, terms: Option<Box<Terms>>) {
+    pub(crate) fn begin(
+        &mut self,
+        key: ReduceId,
+        reduce: Reduce,
+        terms: Option<Box<Terms>>,
+        starter: Starter,
+    ) {
+        self.starters.insert(key, starter);
         self.terms.extend(terms.map(|terms| (key, terms)));
         self.by_result.insert(reduce.result().clone(), key);
         self.all.insert(key, reduce);
@@ -230,29 +266,56 @@ impl Coordinator {
         let reduce = self.all.remove(&key)?;
         self.terms.remove(&key);
         self.by_result.remove(reduce.result());
+        if let Some(Starter { request, .. }) = self.starters.remove(&key) {
+            world.act(Action::WorkEnded { request });
+        }
         for input in reduce.candidates() {
             watches.stop(input, Listener::Reduce(key), world);
         }
         Some(reduce)
     }
 
-    /// Records and returns the inputs of a complete result.
+    /// Records and returns the inputs of a complete result. Forgets those of the oldest results beyond the limit.
     pub(crate) fn remember_folded(&mut self, reduce: &Reduce) -> Vec<ObjectId> {
-        let (folded, lost) = (reduce.folded(), reduce.lost());
-        self.folded.insert(reduce.result().clone(), Inputs { folded: folded.clone(), lost });
+        let folded = reduce.folded();
+        self.remember(reduce.result(), folded.clone(), reduce.lost());
         folded
+    }
+
+    fn remember(&mut self, result: &ObjectId, folded: Vec<ObjectId>, lost: Vec<ObjectId>) {
+        self.forget_folded(result);
+        let age = self.folded_by_age.last_key_value().map_or(0, |(age, _)| age + 1);
+        let inputs = Inputs { folded, lost, age };
+        self.folded_inputs += inputs.len();
+        self.folded_by_age.insert(age, result.clone());
+        self.folded.insert(result.clone(), inputs);
+        while self.folded_inputs > FOLDED_INPUTS_MAX
+            && let Some((_, oldest)) = self.folded_by_age.first_key_value()
+        {
+            let oldest = oldest.clone();
+            self.forget_folded(&oldest);
+        }
     }
 
     /// Forgets the inputs of a result that no longer exists.
     pub(crate) fn forget_folded(&mut self, id: &ObjectId) {
-        self.folded.remove(id);
+        if let Some(inputs) = self.folded.remove(id) {
+            self.folded_inputs -= inputs.len();
+            self.folded_by_age.remove(&inputs.age);
+        }
     }
 
     pub(crate) fn remember_failed(&mut self, reduce: &Reduce) {
-        if self.failed.len() >= FAILED_MAX {
-            self.failed.pop_front();
+        self.remember_lost(reduce.result(), reduce.lost());
+    }
+
+    fn remember_lost(&mut self, result: &ObjectId, lost: Vec<ObjectId>) {
+        self.failed.push_back((result.clone(), lost));
+        let inputs = |(_, lost): &(ObjectId, Vec<ObjectId>)| lost.len();
+        let mut all: usize = self.failed.iter().map(inputs).sum();
+        while self.failed.len() > FAILED_MAX || all > FAILED_INPUTS_MAX {
+            all -= self.failed.pop_front().as_ref().map_or(all, inputs);
         }
-        self.failed.push_back((reduce.result().clone(), reduce.lost()));
     }
 
     /// The folded inputs of a result that is here.
@@ -273,6 +336,8 @@ impl Coordinator {
 
 #[cfg(test)]
 mod tests {
+    use alloc::vec;
+
     use super::*;
     use crate::meta::Op;
 
@@ -294,7 +359,8 @@ mod tests {
         let mut coordinator = Coordinator::default();
         for serial in [30, 10, 20] {
             let (key, reduce) = reduce(serial);
-            coordinator.begin(key, reduce, None);
+            let starter = Starter { client: ClientId(1), request: RequestId(serial) };
+            coordinator.begin(key, reduce, None, starter);
         }
         assert_eq!(coordinator.deadline(), Some(Instant(10)));
         let due = coordinator.due(Instant(20));
@@ -309,5 +375,23 @@ mod tests {
         (0..=last).for_each(|serial| coordinator.remember_failed(&reduce(serial).1));
         assert_eq!(coordinator.lost(&result(0)), None);
         assert_eq!(coordinator.lost(&result(last)), Some(Vec::new()));
+    }
+
+    #[test]
+    fn inputs_that_are_remembered_are_limited() {
+        let mut coordinator = Coordinator::default();
+        let inputs = || vec![result(0); REDUCE_INPUTS_MAX];
+        let most = (FOLDED_INPUTS_MAX / REDUCE_INPUTS_MAX) as u64;
+        for serial in 0..=most {
+            coordinator.remember(&result(serial), inputs(), Vec::new());
+        }
+        assert!(
+            coordinator.folded(&result(0)).is_none() && coordinator.folded(&result(1)).is_some()
+        );
+        (1..=most).for_each(|serial| coordinator.forget_folded(&result(serial)));
+        assert!(coordinator.folded_inputs == 0 && coordinator.folded_by_age.is_empty());
+        let most = (FAILED_INPUTS_MAX / REDUCE_INPUTS_MAX) as u64;
+        (0..=most).for_each(|serial| coordinator.remember_lost(&result(serial), inputs()));
+        assert!(coordinator.lost(&result(0)).is_none() && coordinator.lost(&result(1)).is_some());
     }
 }

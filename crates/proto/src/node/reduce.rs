@@ -14,12 +14,13 @@ use super::put::no_time;
 use crate::{
     error::Error,
     event::{Action, LimitSubject, LogEvent},
-    id::{Instance, NodeId, ObjectId, ReduceId},
+    id::{ClientId, Instance, NodeId, ObjectId, ReduceId},
     inline::Inline,
     lifetime::Terms,
-    limits::{REDUCE_INPUTS_MAX, limit_name},
+    limits::{FOLDED_INPUTS_MAX, REDUCE_INPUTS_MAX, limit_name},
     machines::{
-        coordinator::Target,
+        client_reservations::Ending,
+        coordinator::{Starter, Target},
         copies::PendingCopy,
         requests::{RequestContext, RequestKind, Subject},
         result_reservations::Reservation,
@@ -96,17 +97,18 @@ impl Node {
             forced,
         );
         let terms = Terms::new(ttl_ns, self.client_leases.job(context.client));
+        let starter = Starter { client: context.client, request: context.request };
         // The reduce takes over the reservation of its client, if there is one.
         let reserved = self.client_reservations.take(&id, context.client);
         if id.minter().is_some() || reserved.is_some() {
-            self.coordinator.begin(key, reduce, terms);
+            self.coordinator.begin(key, reduce, terms, starter);
             if let Some(instance) = reserved {
                 self.result_reservations.begin(key, Reservation { instance, begins: None });
             }
             self.take_steps(key, steps);
             return Some(Ok(Reply::Reducing { id }));
         }
-        self.coordinator.begin(key, reduce, terms);
+        self.coordinator.begin(key, reduce, terms, starter);
         self.requests.remember(context, RequestKind::Reservation(key), &self.world);
         self.reserve_result(key, &id, context.request, steps);
         None
@@ -139,7 +141,10 @@ impl Node {
         // has reconnected may have ids of the node before.
         let gone = self.directory.why_gone(id).or_else(|| self.world.members().why_unmade(id));
         gone.unwrap_or_else(|| {
-            let said = format!("{id} is not the result of a reduce that was started on this node");
+            let said = format!(
+                "{id} is not the result of a reduce that was started on this node, or the node has forgotten its \
+                 inputs, because it remembers at most {FOLDED_INPUTS_MAX}: request them when the result is complete"
+            );
             Error::InvalidArgument(said)
         })
     }
@@ -385,6 +390,18 @@ impl Node {
         }
         for request in self.requests.requesters(Subject::Inputs(id.clone())) {
             self.requests.reply(request, Err(error.clone()), &mut self.world);
+        }
+    }
+
+    /// Fails the reduces of a client that has ended.
+    pub(super) fn end_reduces_of(&mut self, client: ClientId, process: Option<u32>) {
+        for id in self.coordinator.of_client(client) {
+            let detail = Ending::Disconnected(process).detail(
+                "started its reduce",
+                "the result was complete",
+                &self.world,
+            );
+            self.fail_reduce_of(&id, &Error::ObjectLost { id: id.clone(), detail });
         }
     }
 

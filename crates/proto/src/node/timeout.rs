@@ -197,6 +197,7 @@ impl Node {
         for instance in self.pending_puts.of_client(client) {
             let _ = self.abort(client, instance);
         }
+        self.end_reduces_of(client, process);
         self.client_reservations.end(client, Ending::Disconnected(process), &mut self.world);
         self.client_leases.client_disconnected(client, &mut self.world);
     }

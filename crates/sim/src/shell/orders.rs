@@ -54,7 +54,7 @@ impl World {
             Action::Log(LogEvent::Limited { whose, limit }) if limit != "INLINE_SHARE" => {
                 self.fail(format!("{whose:?} reaches the limit {limit} at {node:?}"));
             }
-            Action::Log(_) => {}
+            Action::Log(_) | Action::WorkEnded { .. } => {}
             Action::Send { .. }
             | Action::AddPeer(_)
             | Action::DropPeer { .. }

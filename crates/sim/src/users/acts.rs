@@ -178,11 +178,14 @@ impl World {
         dead.is_gone = true;
         let node = dead.node;
         self.users.reads.retain(|(_, _, reader), _| *reader != client);
-        let (mut created, mut sealed) = (BTreeSet::new(), BTreeSet::new());
+        let (mut created, mut sealed, mut reduced) =
+            (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
         for asked in self.users.requests.values().filter(|asked| asked.client == client) {
             match asked.purpose {
                 Purpose::Create { object, .. } => created.insert(object),
                 Purpose::Seal { object, .. } => sealed.insert(object),
+                // A reduce that is not complete ends with its client.
+                Purpose::Reduce { object } => reduced.insert(object),
                 _ => false,
             };
         }
@@ -194,7 +197,7 @@ impl World {
         for object in promised.collect::<Vec<_>>() {
             self.users.objects[object].is_failed |= !self.users.objects[object].is_made;
         }
-        for object in created.difference(&sealed) {
+        for object in created.difference(&sealed).chain(&reduced) {
             self.users.objects[*object].is_failed = true;
         }
         for pending in self.users.requests.values_mut() {

@@ -6,9 +6,10 @@ use std::{
 };
 
 use hoplite_proto::{
+    error::Error as CallError,
     id::ObjectId,
     limits::INLINE_BYTES_MAX,
-    meta::Meta,
+    meta::{Meta, Op},
     request::{Reply, Request},
 };
 
@@ -85,63 +86,140 @@ fn open_requests_are_limited() {
     end(&node, &["REQUESTS_MAX"]);
 }
 
+/// Long names, of about 1000 bytes each.
+fn long_names(count: u64) -> Vec<ObjectId> {
+    (0..count).map(|number| name(&format!("{}/{number}", "x".repeat(1000)))).collect()
+}
+
+/// Reads the refusal of a request beyond the limit of bytes, before any other reply.
+fn refused(process: &mut RawClient) -> u64 {
+    match process.receive() {
+        Some(FromNode::Reply { request, reply: Err(error), .. }) => {
+            let said = error.to_string();
+            let most = limits::REQUEST_BYTES_TOTAL_MAX;
+            assert!(said.contains("bytes of open requests and unfinished reduces"), "{said}");
+            assert!(said.contains(&format!("of at most {most}")), "{said}");
+            request
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
 #[test]
 fn bytes_of_open_requests_are_limited() {
     let node = node();
     let mut greedy = RawClient::attach(&node);
-    let ids: Vec<ObjectId> =
-        (0..1000).map(|number| name(&format!("{}/{number}", "x".repeat(1000)))).collect();
-    let frames = limits::REQUEST_BYTES_MAX / (1000 * 1000);
-    for _ in 0..frames - 1 {
-        greedy.ask(Request::Wait { ids: ids.clone(), count: 1 });
+    let ids = long_names(100);
+    let wait = || Request::Wait { ids: ids.clone(), count: 1 };
+    let each = 100 * (1000 + limits::ID_COST_BYTES);
+    for _ in 0..limits::REQUEST_BYTES_TOTAL_MAX / 2 / each - 1 {
+        greedy.ask(wait());
     }
     greedy.pause();
-    greedy.ask(Request::Wait { ids: ids.clone(), count: 1 });
-    let one_more = greedy.ask(Request::Wait { ids, count: 1 });
-    let refused = match greedy.receive() {
-        Some(FromNode::Reply { request, reply: Err(error), .. }) => (request, error.to_string()),
-        other => panic!("{other:?}"),
-    };
-    assert!(refused.0 + 1 >= one_more && refused.1.contains("wait for some calls to finish"));
-    end(&node, &["REQUEST_BYTES_MAX"]);
+    let last = (0..3).map(|_| greedy.ask(wait())).last().unwrap();
+    assert!(refused(&mut greedy) + 1 >= last);
+    end(&node, &["REQUEST_BYTES_TOTAL_MAX"]);
 }
 
 #[test]
-fn open_requests_of_all_processes_are_limited_with_a_share_each() {
+fn inputs_of_unfinished_reduces_are_limited_until_they_end() {
     let node = node();
-    let ids: Vec<ObjectId> =
-        (0..1000).map(|number| name(&format!("{}/{number}", "x".repeat(1000)))).collect();
+    let mut greedy = RawClient::attach(&node);
+    let inputs = |first: u64| (first..first + 100).map(|number| name(&format!("a/{number}")));
+    let reduce = |first, count, id: Option<&str>| {
+        let (inputs, op, id) = (inputs(first).collect(), Op::Sum, id.map(name));
+        Request::Reduce { inputs, op, count, id, ttl_ns: None }
+    };
+    let most = limits::REQUEST_BYTES_TOTAL_MAX / 2 / (101 * limits::ID_COST_BYTES);
+    let mut started = Vec::new();
+    for _ in 0..most {
+        let asked = greedy.ask(reduce(0, 1, None));
+        let (Ok(Reply::Reducing { id }), _) = greedy.answer(asked) else { panic!("refused") };
+        started.push(id);
+    }
+    let one_more = |process: &mut RawClient| {
+        let asked = process.ask(reduce(0, 1, None));
+        process.answer(asked).0
+    };
+    assert!(one_more(&mut greedy).is_err());
+    // Another connection of the process shares the limit.
+    assert!(one_more(&mut RawClient::attach(&node)).is_err());
+    // A deleted reduce has ended, and one that could not begin takes nothing.
+    let asked = greedy.ask(Request::Delete { ids: vec![started[0].clone()] });
+    assert!(greedy.answer(asked).0.is_ok());
+    let client = node.client();
+    client.put(Some(name("taken")), crate::Value::bytes(&[1]), SOON).unwrap();
+    for _ in 0..3 {
+        let asked = greedy.ask(reduce(0, 1, Some("taken")));
+        assert!(matches!(greedy.answer(asked).0, Err(CallError::NameTaken { .. })));
+        let asked = greedy.ask(reduce(0, 200, None));
+        assert!(matches!(greedy.answer(asked).0, Err(CallError::InvalidArgument(_))));
+    }
+    assert!(one_more(&mut greedy).is_ok() && one_more(&mut greedy).is_err());
+    // The others end with their client.
+    drop(greedy);
+    let mut next = RawClient::attach(&node);
+    eventually(|| status(&node)["reduces"] == 0);
+    for _ in 0..most {
+        assert!(one_more(&mut next).is_ok());
+    }
+    end(&node, &["REQUEST_BYTES_TOTAL_MAX"]);
+}
+
+#[test]
+fn open_requests_of_all_connections_are_limited_with_a_share_each() {
+    let node = node();
+    let ids = long_names(100);
     let wait = |count: usize| Request::Wait { ids: ids[..count].to_vec(), count: 1 };
     let mut greedy: Vec<RawClient> = (0..2).map(|_| RawClient::attach(&node)).collect();
-    for number in 0..limits::REQUEST_BYTES_TOTAL_MAX / (1000 * 1010) {
-        greedy[number % 2].ask(wait(1000));
-    }
-    greedy.iter_mut().for_each(RawClient::pause);
     // Cancelled at once, so that only a refused request gets this error.
     let is_refused = |process: &mut RawClient, count| {
         let asked = process.ask(wait(count));
         process.send(&ToNode::Cancel { request: asked });
-        let refusal = "the open requests of all processes of this host";
+        let refusal = "bytes of open requests and unfinished reduces";
         process.answer(asked).0.is_err_and(|error| error.to_string().contains(refusal))
     };
-    assert!(is_refused(&mut greedy[0], 1000));
-    while !is_refused(&mut greedy[0], 10) {
-        greedy[0].ask(wait(10));
+    while !is_refused(&mut greedy[0], 100) {
+        greedy[0].ask(wait(100));
+        greedy[1].ask(wait(100));
     }
     let mut modest = RawClient::attach(&node);
     assert!(is_refused(&mut modest, 100));
-    for _ in 0..limits::REQUEST_SHARE_BYTES / (2 * limits::REQUEST_COST_BYTES) {
+    let each = 2 * (limits::REQUEST_COST_BYTES + limits::ID_COST_BYTES);
+    for _ in 0..limits::REQUEST_SHARE_BYTES / each {
         modest.ask(never());
     }
     modest.pause();
     // The requests of an ended process free their bytes.
-    greedy.pop();
+    greedy.clear();
     let until = Instant::now() + SOON.unwrap();
-    while is_refused(&mut modest, 100) {
+    while is_refused(&mut modest, 50) {
         assert!(Instant::now() < until);
         thread::sleep(Duration::from_millis(5));
     }
     end(&node, &["REQUEST_BYTES_TOTAL_MAX"]);
+}
+
+#[test]
+fn calls_of_latest_that_wait_are_limited() {
+    let node = node();
+    let client = node.client();
+    client.put(Some(name("there/3")), crate::Value::bytes(&[1]), SOON).unwrap();
+    let mut greedy = RawClient::attach(&node);
+    let latest = |prefix: &str| Request::Latest { prefix: prefix.into(), after: None };
+    for _ in 0..limits::LATEST_MAX / 2 {
+        greedy.ask(latest("never/"));
+    }
+    let asked = greedy.ask(latest("never/"));
+    let said = greedy.answer(asked).0.unwrap_err().to_string();
+    assert!(said.contains("calls of latest that wait") && said.contains("(LATEST_MAX)"), "{said}");
+    let asked = greedy.ask(latest("there/"));
+    assert_eq!(greedy.answer(asked).0, Ok(Reply::Latest { name: "there/3".parse().unwrap() }));
+    greedy.send(&ToNode::Cancel { request: 1 });
+    assert!(greedy.answer(1).0.is_err());
+    greedy.ask(latest("never/"));
+    greedy.pause();
+    end(&node, &["LATEST_MAX"]);
 }
 
 #[test]

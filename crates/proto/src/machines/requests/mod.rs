@@ -40,6 +40,8 @@ pub(crate) struct Requests {
     subjects: BTreeSet<(Subject, RequestId)>,
     /// The last request that was reported as a long wait. Later ones have higher numbers.
     reported: RequestId,
+    /// Number of requests for a newer name.
+    latest: usize,
 }
 
 /// A request that ended without its reply.
@@ -205,12 +207,14 @@ impl Requests {
             self.deadlines.insert((deadline, request));
         }
         self.subjects.extend(kind.subject().map(|subject| (subject, request)));
+        self.latest += usize::from(matches!(kind, RequestKind::Latest { .. }));
         let pending = PendingRequest { client, since: world.now(), deadline, is_late: false, kind };
         self.all.insert(request, pending);
     }
 
     fn forget(&mut self, request: RequestId) -> Option<PendingRequest> {
         let pending = self.all.remove(&request)?;
+        self.latest -= usize::from(matches!(pending.kind, RequestKind::Latest { .. }));
         if let Some(deadline) = pending.deadline {
             self.deadlines.remove(&(deadline, request));
         }
@@ -337,7 +341,7 @@ impl Requests {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::node::Action;
+    use crate::{limits::LATEST_MAX, node::Action};
 
     const ASKED: Instant = Instant(1_000_000_000);
     const REQUEST: RequestId = RequestId(7);
@@ -369,6 +373,30 @@ mod tests {
         assert_eq!(requests.next_overdue(|_| false, &world), None);
         world.wait_until(ASKED + OWNER_TIMEOUT_NS);
         assert_eq!(requests.next_overdue(|_| false, &world), Some(REQUEST));
+    }
+
+    #[test]
+    fn more_requests_for_newer_names_than_an_owner_keeps_are_refused_here() {
+        let mut world = World::of(1);
+        let mut requests = Requests::default();
+        let mut latest = |request: u64, requests: &mut Requests| {
+            let (client, request) = (ClientId(1), RequestId(request));
+            let context = RequestContext { client, request, deadline: None };
+            requests.latest(&context, "policy/".into(), None, &mut world)
+        };
+        for request in 0..LATEST_MAX as u64 {
+            assert_eq!(latest(request, &mut requests), None);
+        }
+        let Some(Err(Error::InvalidArgument(said))) = latest(u64::MAX, &mut requests) else {
+            panic!("the owner would not reply")
+        };
+        assert!(
+            said.contains("in 16384 calls, and the limit is 16384 (LATEST_MAX): end"),
+            "{said}"
+        );
+        let world = &World::of(1);
+        assert!(requests.end(RequestId(7), world).is_some());
+        assert_eq!(latest(u64::MAX, &mut requests), None);
     }
 
     #[test]

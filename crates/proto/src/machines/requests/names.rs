@@ -6,7 +6,9 @@ use super::{PendingRequest, RequestContext, RequestKind, Requests};
 use crate::{
     directory::prefix_owners,
     error::{Error, Quoted},
+    event::LimitSubject,
     id::{Name, NodeId, ObjectId, RequestId},
+    limits::{LATEST_MAX, limit_name},
     machines::world::World,
     message::Message,
     request::Reply,
@@ -28,6 +30,17 @@ impl Requests {
             );
             return Some(Err(Error::InvalidArgument(said)));
         };
+        // An owner keeps no more of one member, and would not reply to another one.
+        if self.latest >= LATEST_MAX {
+            let limit = limit_name!(LATEST_MAX);
+            world.limit_reached(LimitSubject::Client(context.client), limit);
+            let said = format!(
+                "the programs of this node wait for a newer name in {} calls, and the limit is {LATEST_MAX} \
+                 ({limit}): end some calls of latest",
+                self.latest
+            );
+            return Some(Err(Error::InvalidArgument(said)));
+        }
         let request = context.request;
         let (is_answered, has_standby) = (false, false);
         self.remember(

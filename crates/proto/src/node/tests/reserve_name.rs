@@ -53,6 +53,70 @@ impl Cluster {
     }
 }
 
+/// Which requests hold nothing more, in the order of their ends.
+fn ended(actions: &[Action]) -> Vec<RequestId> {
+    let ended = |action: &Action| match action {
+        Action::WorkEnded { request } => Some(*request),
+        _ => None,
+    };
+    actions.iter().filter_map(ended).collect()
+}
+
+#[test]
+fn unfinished_reduces_end_with_the_client_that_started_them() {
+    for name in [None, Some("sum")] {
+        let mut cluster = Cluster::new(3);
+        let start = |cluster: &mut Cluster, inputs: &[&str]| {
+            let request = cluster.ask(1, reduce(inputs, 1, name));
+            match cluster.reply(request) {
+                Ok(Reply::Reducing { id }) => id.clone(),
+                other => panic!("{other:?}"),
+            }
+        };
+        let sum = start(&mut cluster, &["a/1", "a/2"]);
+        let get = cluster.ask(2, Request::Get { id: sum.clone() });
+        let other = cluster.asks_of_another(1, reduce(&["a/1", "a/3"], 1, Some("of another")));
+        cluster.ends(1, 4711);
+        let said = lost(cluster.reply(get));
+        let why = "process 4711 on node 0000000000000001 (127.0.0.1:1) started its reduce and ended or detached \
+                   before the result was complete";
+        assert!(said.contains(why), "{said}");
+        // The reduce of another client goes on, and the name is free again.
+        cluster.put_small(2, Some("a/1"));
+        let Ok(Reply::Reducing { id }) = other else { panic!("{other:?}") };
+        let get = cluster.ask(3, Request::Get { id });
+        assert!(matches!(cluster.reply(get), Ok(Reply::Got { .. })));
+        if let Some(name) = name {
+            cluster.put_small(3, Some(name));
+        }
+        cluster.ends(1, 4711);
+        cluster.assert_at_rest();
+    }
+}
+
+#[test]
+fn every_end_of_a_reduce_is_reported_once() {
+    let mut actions = Vec::new();
+    let link = Link { latency_ns: 80_000, bytes_per_second: 125_000_000 };
+    let mut node = Node::new(member(1), Config::new(1 << 30, link));
+    let mut tell = |event: Event| {
+        actions.clear();
+        node.handle(Instant(1), event, &mut actions);
+        ended(&actions)
+    };
+    let request = |number: u64, body: Request| {
+        let (client, request) = (CLIENT, RequestId(number));
+        Event::Request { client, request, body, deadline: None }
+    };
+    assert_eq!(tell(request(1, reduce(&["a/1"], 1, None))), []);
+    assert_eq!(tell(request(2, reduce(&["a/1", "a/2"], 2, Some("sum")))), []);
+    assert_eq!(tell(request(3, reduce(&["a/2"], 1, None))), []);
+    assert_eq!(tell(request(4, delete("sum"))), [RequestId(2)]);
+    let gone = Event::ClientDisconnected { client: CLIENT, process: None };
+    assert_eq!(tell(gone.clone()), [RequestId(1), RequestId(3)]);
+    assert_eq!(tell(gone), []);
+}
+
 /// The primary and the backup owner of a name that node 1 reserves.
 const OWNERS: [(u64, u64); 3] = [(1, 2), (2, 1), (2, 3)];
 
