@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import time
 
@@ -290,15 +291,21 @@ def test_a_get_of_a_sum_respects_its_timeout(clients: list[Client]) -> None:
     clients[0].delete(total)
 
 
-def test_a_reduce_outlives_its_client(clients: list[Client]) -> None:
-    """The reduce belongs to the node: its client detaches before any input is put."""
+def test_a_reduce_ends_with_its_client(clients: list[Client]) -> None:
+    """Its client detaches before any input is put: nothing would end it otherwise."""
     node = clients[0].node
     assert node is not None
     with node.client() as caller:
-        total = str(caller.reduce(["part/1", "part/2"]))
+        totals = [str(caller.reduce(["part/1", "part/2"], name=name)) for name in (None, "whole/1")]
+    for client, total in itertools.product(clients, totals):
+        with pytest.raises(hoplite.ObjectLost, match="started its reduce and ended or detached before the result"):
+            client.get(total, timeout=SOON)
+    # The name is free again, and a complete result stays.
     for number in (1, 2):
         clients[number].put(numbers(100_000, seed=number), name=f"part/{number}")
-    same(clients[1].get(total, timeout=SOON), fold("sum", [numbers(100_000, seed=1), numbers(100_000, seed=2)]))
+    with node.client() as caller:
+        caller.wait([caller.reduce(["part/1", "part/2"], name="whole/1")], timeout=SOON)
+    same(clients[1].get("whole/1", timeout=SOON), fold("sum", [numbers(100_000, seed=1), numbers(100_000, seed=2)]))
 
 
 def test_inputs_of_another_object_are_rejected(clients: list[Client]) -> None:

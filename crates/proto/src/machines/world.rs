@@ -18,6 +18,9 @@ use crate::{
     time::Instant,
 };
 
+/// Capacity for messages to this node itself that is kept afterwards: the end of many reduces queues very many.
+const LOOPBACK_KEPT: usize = 1024;
+
 #[derive(Debug)]
 pub(crate) struct World {
     me: Member,
@@ -189,7 +192,11 @@ impl World {
 
     /// Removes and returns the next message of this node to itself.
     pub(crate) fn next_loopback(&mut self) -> Option<Message> {
-        self.loopback.pop_front()
+        let next = self.loopback.pop_front();
+        if self.loopback.is_empty() {
+            self.loopback.shrink_to(LOOPBACK_KEPT);
+        }
+        next
     }
 
     /// Returns a number that this node has used for nothing else.
