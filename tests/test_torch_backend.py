@@ -12,14 +12,13 @@ from typing import Any
 import pytest
 
 import hoplite
-from torch_ranks import free_port, in_processes, in_threads
+from torch_ranks import free_port, in_processes, in_threads, options
 
 torch = pytest.importorskip("torch")
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(240)]
 
 import torch.distributed as dist  # noqa: E402 - after the check that torch exists
-from torch._C import _distributed_c10d as c10d  # noqa: E402
 
 import hoplite.torch  # noqa: E402
 from hoplite.torch.backend.work import Work  # noqa: E402
@@ -39,15 +38,6 @@ def _node() -> Any:
         hoplite.init(node=node)
         yield
         hoplite.shutdown()
-
-
-def options(kind: str, **values: Any) -> Any:
-    """Returns options of torch for an operation that is over on return."""
-    made = getattr(c10d, f"{kind}Options")()
-    made.asyncOp = False
-    for name, value in values.items():
-        setattr(made, name, value)
-    return made
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

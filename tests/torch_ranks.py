@@ -47,6 +47,17 @@ def in_threads(size: int, timeout_s: float, body: Callable[[Any, int], Any]) -> 
     return results
 
 
+def options(kind: str, **values: Any) -> Any:
+    """Returns options of torch for an operation that is over on return."""
+    from torch._C import _distributed_c10d as c10d
+
+    made = getattr(c10d, f"{kind}Options")()
+    made.asyncOp = False
+    for name, value in values.items():
+        setattr(made, name, value)
+    return made
+
+
 def free_port() -> int:
     """Returns a TCP port that was free a moment ago."""
     with socket.socket() as probe:

@@ -6,15 +6,15 @@ as they arrive. All memory is contiguous host memory (see `tensors`). Does not k
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 
-from hoplite.errors import Timeout
+from hoplite.errors import ShapeMismatch, Timeout
 from hoplite.torch.backend.group import ranks_in_words
-from hoplite.torch.backend.operators import fold, is_foldable_here, store_op
-from hoplite.torch.backend.tensors import array, raw, typed
+from hoplite.torch.backend.operators import fold, is_foldable_here, shape, store_op
+from hoplite.torch.backend.tensors import array, typed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,9 +34,9 @@ GRACE_BYTES_PER_S = 512 << 20
 async def broadcast(call: Call, memory: Tensor, root: int) -> None:
     """Copies the memory of the root to all ranks. Source: Hoplite (SIGCOMM 2021), section 3.3."""
     if call.group.rank == root:
-        call.group.cleanup.read_by_all(call.number, [await call.put(raw(memory))])
+        call.group.cleanup.read_by_all(call.number, [await call.put(typed(memory))])
     else:
-        await call.get(call.name(root), raw(memory))
+        await call.get(call.name(root), typed(memory))
 
 
 async def all_reduce(call: Call, memory: Tensor, operator: Operator, part: object = "") -> None:
@@ -47,12 +47,12 @@ async def all_reduce(call: Call, memory: Tensor, operator: Operator, part: objec
     elif op is None or (memory.nbytes <= EXCHANGE_BYTES and is_foldable_here(memory.dtype)):
         await _fold_here(call, memory, operator, part)
     else:
-        await _fold_in_store(call, memory, op, part)
+        await _fold_in_store(call, memory, operator, op, part)
 
 
-async def _fold_in_store(call: Call, memory: Tensor, op: str, part: object) -> None:
+async def _fold_in_store(call: Call, memory: Tensor, operator: Operator, op: str, part: object) -> None:
     """Folds the inputs of all ranks in the store, as a ring if all are there soon, else as they arrive."""
-    group, value = call.group, typed(memory)
+    group, value = call.group, _input(memory, operator)
     names = [call.name(rank, part) for rank in range(group.size)]
 
     async def result() -> None:
@@ -74,25 +74,40 @@ async def _fold_in_store(call: Call, memory: Tensor, op: str, part: object) -> N
 async def _fold_here(call: Call, memory: Tensor, operator: Operator, part: object) -> None:
     """Gets the inputs of all ranks and folds them in the order of ranks, so that all ranks get the same bits."""
     group = call.group
-    group.cleanup.read_by_all(call.number, [await call.put(raw(memory), part)])
+    own = _input(memory, operator)
+    group.cleanup.read_by_all(call.number, [await call.put(own, part)])
     inputs = [memory.clone() if rank == group.rank else memory.new_empty(memory.shape) for rank in range(group.size)]
     others = group.others()
     if memory.nbytes <= EXCHANGE_BYTES:
         values = await call.run("get", [call.name(rank, part) for rank in others], timeout=call.left_s())
         for rank, value in zip(others, values, strict=True):
-            raw(inputs[rank])[:] = value
+            if type(value) is not type(own) or (value.dtype, value.shape) != (own.dtype, own.shape):
+                raise ShapeMismatch(f"rank {rank} passed {_kind(value)}, but this rank passed {_kind(own)}")
+            _input(inputs[rank], operator)[:] = value
     else:
         for rank in others:
-            await call.get(call.name(rank, part), raw(inputs[rank]))
+            await call.get(call.name(rank, part), _input(inputs[rank], operator))
     memory.copy_(inputs[0])
     fold(operator, memory, inputs[1:])
+
+
+def _input(memory: Tensor, operator: Operator) -> Any:
+    """Returns the memory of a tensor as an input of a reduce."""
+    return typed(memory, shape(operator, memory.numel()))
+
+
+def _kind(value: Any) -> str:
+    """Describes an input of another rank as the store does."""
+    if not hasattr(value, "dtype"):
+        return "bytes"
+    return f"{value.dtype}{list(value.shape)}".removeprefix("torch.")
 
 
 async def _fold_in_turn(call: Call, names: Sequence[str], operator: Operator, memory: Tensor) -> None:
     """Folds objects into the memory, one after another, so that only one of them needs memory here."""
     other = memory.new_empty(memory.shape)
     for name in names:
-        await call.get(name, raw(other))
+        await call.get(name, _input(other, operator))
         fold(operator, memory, [other], last=name == names[-1])
 
 
@@ -102,7 +117,7 @@ async def reduce(call: Call, memory: Tensor, operator: Operator, root: int) -> N
     if group.size == 1:
         fold(operator, memory, [])
         return
-    value = raw(memory) if op is None else typed(memory)
+    value = _input(memory, operator)
     if group.rank != root:
         await call.put(value)
         return
@@ -128,7 +143,7 @@ async def all_gather(call: Call, memory: Tensor, outputs: Sequence[Tensor], part
     if others:
         names = [call.name(rank, part) for rank in others]
         own, _ = await call.together(
-            call.put(raw(memory), part), call.get_all(names, [raw(outputs[rank]) for rank in others])
+            call.put(typed(memory), part), call.get_all(names, [typed(outputs[rank]) for rank in others])
         )
         group.cleanup.read_by_all(call.number, [own])
 
@@ -137,12 +152,12 @@ async def gather(call: Call, memory: Tensor, outputs: Sequence[Tensor] | None, r
     """Copies the memory of each rank into one output of the root."""
     group = call.group
     if outputs is None:
-        await call.put(raw(memory))
+        await call.put(typed(memory))
         return
     outputs[root].reshape(-1).copy_(memory.reshape(-1))
     others = group.others()
     names = [call.name(rank) for rank in others]
-    await call.get_all(names, [raw(outputs[rank]) for rank in others])
+    await call.get_all(names, [typed(outputs[rank]) for rank in others])
     group.cleanup.read(names, memory.nbytes * len(names))
 
 
@@ -151,11 +166,11 @@ async def scatter(call: Call, memory: Tensor, inputs: Sequence[Tensor] | None, r
     group = call.group
     if inputs is None:
         name = call.name(root, f"to{group.rank}")
-        await call.get(name, raw(memory))
+        await call.get(name, typed(memory))
         group.cleanup.read([name], memory.nbytes)
         return
     for rank in group.others():
-        await call.put(raw(inputs[rank]), f"to{rank}")
+        await call.put(typed(inputs[rank]), f"to{rank}")
     memory.reshape(-1).copy_(inputs[root].reshape(-1))
 
 
@@ -167,7 +182,7 @@ async def reduce_scatter(
     own = inputs[group.rank]
     if group.size == 1 or op is None:
         for rank in group.others():
-            await call.put(raw(inputs[rank]), f"{part}to{rank}")
+            await call.put(_input(inputs[rank], operator), f"{part}to{rank}")
         memory.reshape(-1).copy_(own.reshape(-1))
         if group.size == 1:
             fold(operator, memory, [])
@@ -177,11 +192,11 @@ async def reduce_scatter(
         group.cleanup.read(names, memory.nbytes * len(names))
         return
     for rank in [*group.others(), group.rank]:
-        await call.put(typed(inputs[rank]), f"{part}to{rank}")
+        await call.put(_input(inputs[rank], operator), f"{part}to{rank}")
     names = [call.name(rank, f"{part}to{group.rank}") for rank in range(group.size)]
     result = call.name(group.rank, f"{part}all")
     await call.reduce(names, op, result)
-    await call.get(result, typed(memory))
+    await call.get(result, _input(memory, operator))
     names.append(result)
     group.cleanup.read(names, memory.nbytes * len(names))
 
@@ -191,28 +206,34 @@ async def all_to_all(call: Call, inputs: Sequence[Tensor], outputs: Sequence[Ten
     group = call.group
     others = group.others()
     for rank in others:
-        await call.put(raw(inputs[rank]), f"to{rank}")
+        await call.put(typed(inputs[rank]), f"to{rank}")
     outputs[group.rank].reshape(-1).copy_(inputs[group.rank].reshape(-1))
     names = [call.name(rank, f"to{group.rank}") for rank in others]
-    await call.get_all(names, [raw(outputs[rank]) for rank in others])
+    await call.get_all(names, [typed(outputs[rank]) for rank in others])
     group.cleanup.read(names, sum(outputs[rank].nbytes for rank in others))
 
 
 async def all_reduce_sparse(call: Call, tensor: Tensor) -> Tensor:
     """Returns the sum of sparse COO tensors of one shape, one of each rank."""
     group, own = call.group, tensor.coalesce()
-    names = [
-        await call.put(array(own.indices().contiguous()), "i"),
-        await call.put(typed(own.values().contiguous()), "v"),
-    ]
+    parts, axes = own.values(), torch.tensor(own.shape[: own.sparse_dim()]).reshape(-1, 1)
+    # The first column is the shape: ranks compare it, and indices beyond it would be wrong.
+    columns = torch.cat([axes, own.indices()], dim=1)
+    names = [await call.put(array(columns.contiguous()), "i"), await call.put(typed(parts.contiguous()), "v")]
     group.cleanup.read_by_all(call.number, names)
     total = own
     for rank in group.others():
-        indices = torch.from_numpy((await call.get(call.name(rank, "i"))).copy())
+        columns = torch.from_numpy((await call.get(call.name(rank, "i"))).copy())
         values = await call.get(call.name(rank, "v"))
         values = values if isinstance(values, torch.Tensor) else torch.from_numpy(values.copy())
-        shape = (indices.shape[1], *own.values().shape[1:])
-        total = total + torch.sparse_coo_tensor(indices, values.reshape(shape), own.shape)
+        indices, theirs = columns[:, 1:], columns[:, :1]
+        if values.dtype != parts.dtype or not torch.equal(theirs, axes):
+            raise ShapeMismatch(
+                f"rank {rank} passed a sparse tensor of {values.dtype}{theirs[:, 0].tolist()}, but this rank passed "
+                f"{parts.dtype}{axes[:, 0].tolist()}"
+            )
+        values = values.reshape(indices.shape[1], *parts.shape[1:])
+        total = total + torch.sparse_coo_tensor(indices, values, own.shape, check_invariants=True)
     return total.coalesce()
 
 

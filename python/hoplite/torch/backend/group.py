@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import contextlib
 import itertools
 import os
 import threading
@@ -16,9 +17,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch.distributed as dist
 
-from hoplite.errors import ClientClosed, HopliteError, NodeDown, Timeout
+from hoplite.errors import ClientClosed, HopliteError, NodeDown, ObjectLost, ShapeMismatch, Timeout
 from hoplite.torch.backend.cleanup import Cleanup
 from hoplite.torch.backend.loop import finish, in_loop, in_thread, submit
+from hoplite.torch.backend.operators import named
 from hoplite.torch.backend.tensors import inherit_streams
 from hoplite.torch.backend.work import Work
 
@@ -30,6 +32,9 @@ if TYPE_CHECKING:
 
 # Time to look up, after a timeout, what other ranks have called.
 DIAGNOSIS_S = 2.0
+
+# Time to announce a failure before this rank closes its own client.
+ANNOUNCE_S = 1.0
 
 # An operation with a larger tensor runs in the loop even if the caller waits: there it can put and get at once.
 IN_THREAD_BYTES = 64 << 10
@@ -137,8 +142,20 @@ class Group:
                 "init_process_group after the fork"
             )
 
+    @property
+    def failed(self) -> str:
+        """Name of the object whose content is the reason that ends the group on all ranks."""
+        return f"{self.prefix}/failed"
+
+    async def announce(self, run: Run, why: str) -> None:
+        """Ends the group on all ranks, with a reason or with that which another rank announced first."""
+        with contextlib.suppress(HopliteError):
+            await run("put", why.encode(), name=self.failed, exist_ok=True, timeout=ANNOUNCE_S)
+            why = bytes(await run("get", self.failed, timeout=ANNOUNCE_S)).decode()
+        self.fail(why)
+
     def fail(self, why: str) -> None:
-        """Ends all operations of the group, now and later."""
+        """Ends all operations of this rank, now and later."""
         if self.failure is None:
             self.failure = why
             self.client.close()
@@ -208,6 +225,9 @@ class Call:
     async def carry_out(self, run: Run, steps: Callable[[Call], Coroutine[Any, Any, Any]]) -> Any:
         """Carries out the operation; its errors name it, and the ranks that miss.
 
+        The other ranks can't finish a collective operation that failed here. So this ends the group on all of them,
+        with the reason. After a timeout it does not: each rank reports what it waited for.
+
         Raises:
             DistBackendError: the operation failed.
         """
@@ -223,8 +243,29 @@ class Call:
         except (ClientClosed, NodeDown) as error:
             why = group.failure or f"{error}"
             raise dist.DistBackendError(f"{self._title()} failed: {why}") from error
-        except HopliteError as error:
+        except ObjectLost as error:
+            # Whoever watches the rank that died announces it.
             raise dist.DistBackendError(f"{self._title()} failed: {error}") from error
+        except HopliteError as error:
+            text = f"{self._title()} failed: {self._in_words(error)}"
+            await self._announce(text)
+            raise dist.DistBackendError(text) from error
+        except dist.DistBackendError:
+            raise
+        except Exception as error:
+            await self._announce(f"{self._title()} failed: {error}")
+            raise
+
+    async def _announce(self, why: str) -> None:
+        if self.number:
+            await self.group.announce(self.run, why)
+
+    def _in_words(self, error: HopliteError) -> str:
+        if not isinstance(error, ShapeMismatch):
+            return f"{error}"
+        text = f"{error}".partition(": pass an out")[0].replace("but out is", "but this rank passed")
+        text = named(text) if "reduce" in self.op else text
+        return f"{text}: pass tensors of one dtype and size, and one operator, on all ranks"
 
     def _title(self) -> str:
         return f"{self.op} of rank {self.group.rank} of {self.group.size}"

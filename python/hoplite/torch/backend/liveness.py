@@ -12,16 +12,14 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from hoplite.errors import HopliteError, ObjectLost
-from hoplite.torch.backend.loop import FOREVER_S, submit
+from hoplite.torch.backend.group import ANNOUNCE_S
+from hoplite.torch.backend.loop import FOREVER_S, in_loop, submit
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from concurrent.futures import Future
 
     from hoplite.torch.backend.group import Group
-
-# Time to announce a failure before this rank closes its own client.
-ANNOUNCE_S = 1.0
 
 # Interval in which this rank checks, after another has left, whether it waits for that one.
 POLL_S = 0.1
@@ -38,7 +36,6 @@ class Liveness:
     def __init__(self, group: Group, refs: Sequence[str]) -> None:
         self._group = group
         self._refs = refs
-        self._failed = f"{group.prefix}/failed"
         self._watches: list[Future[Any]] = []
         if group.size > 1:
             self._watches = [submit(self._watch_next()), submit(self._watch_announcement())]
@@ -94,7 +91,7 @@ class Liveness:
     async def _watch_announcement(self) -> None:
         group = self._group
         with contextlib.suppress(HopliteError):
-            group.fail(bytes(await group.client.get_async(self._failed, timeout=FOREVER_S)).decode())
+            group.fail(bytes(await group.client.get_async(group.failed, timeout=FOREVER_S)).decode())
 
     def abort(self) -> None:
         """Announces that this rank ends all operations of the group, and ends its own."""
@@ -104,9 +101,4 @@ class Liveness:
         self._group.fail("the group was aborted")
 
     async def _announce(self, why: str) -> None:
-        """Ends the group with a reason, or with that which another rank announced first."""
-        client = self._group.client
-        with contextlib.suppress(HopliteError):
-            await client.put_async(why.encode(), name=self._failed, exist_ok=True, timeout=ANNOUNCE_S)
-            why = bytes(await client.get_async(self._failed, timeout=ANNOUNCE_S)).decode()
-        self._group.fail(why)
+        await self._group.announce(in_loop(self._group.client), why)

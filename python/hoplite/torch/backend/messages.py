@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from hoplite.errors import ObjectLost
 from hoplite.torch.backend.group import Call
 from hoplite.torch.backend.loop import finish, in_loop, in_thread, submit
-from hoplite.torch.backend.tensors import give_back, host, inherit_streams, raw
+from hoplite.torch.backend.tensors import give_back, host, inherit_streams, typed
 from hoplite.torch.backend.work import Work
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Messages:
 
         async def steps(call: Call) -> None:
             with self._counted(self._sent, (to, tag), number):
-                await call.run("put", raw(memory), name=name, timeout=call.left_s())
+                await call.run("put", typed(memory), name=name, timeout=call.left_s())
 
         if memory.nbytes <= SENT_AT_ONCE_BYTES:
             finish(call.carry_out(in_thread(self._group.client), steps))
@@ -145,7 +145,7 @@ class Messages:
 
     async def _take(self, call: Call, name: str, tensor: Tensor) -> None:
         memory = host(tensor, filled=False)
-        await call.get(name, raw(memory))
+        await call.get(name, typed(memory))
         give_back(tensor, memory)
         self._group.cleanup.read([name], memory.nbytes)
 

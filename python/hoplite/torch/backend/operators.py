@@ -1,7 +1,12 @@
-"""Operators of reduces: those that the store folds, and how to fold the others with torch. Does not know groups."""
+"""Operators of reduces: those that the store folds, and how to fold the others with torch. Does not know groups.
+
+An input has the operator in its shape: operator k puts k axes of length 1 before the elements. So ranks that pass
+different ones get the error of different shapes.
+"""
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -65,6 +70,17 @@ def operator(op: Any, dtype: torch.dtype, ranks: int) -> Operator:
             f"a reduce of tensors of {dtype} would round away most inputs: convert them to bfloat16 or float32 first"
         )
     return Operator(found, ranks)
+
+
+def shape(of: Operator, elements: int) -> tuple[int, ...]:
+    """Returns the shape of an input of so many elements."""
+    return (*[1] * list(_IN_PLACE).index(of.name), elements)
+
+
+def named(text: str) -> str:
+    """Returns a text in which shapes of inputs are replaced by the number of elements and the operator."""
+    names = list(_IN_PLACE)
+    return re.sub(r"\[((?:1, )*)(\d+)\]", lambda found: f"[{found[2]}] for {names[found[1].count('1')]}", text)
 
 
 def store_op(of: Operator, dtype: torch.dtype) -> str | None:

@@ -1,4 +1,4 @@
-"""Memory of tensors, as the store sees it: contiguous host memory, raw or with its dtype.
+"""Memory of tensors, as the store sees it: contiguous host memory with its dtype.
 
 Tensors of other devices are staged through host memory, which is pinned for CUDA. Does not know groups or objects.
 """
@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from hoplite.errors import InvalidArgument
+from hoplite.values.kinds import NARROW_DTYPES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -25,6 +26,8 @@ _WITH_NUMPY = frozenset({
     torch.uint16, torch.uint32, torch.uint64, torch.bool, torch.complex64, torch.complex128,
 })  # fmt: skip
 
+# Names of those that only the store has, apart from NumPy.
+_OF_STORE = frozenset({"bfloat16", *NARROW_DTYPES})
 
 # The stream of each GPU in the thread that called an operation. A coroutine in the loop inherits it.
 _streams: ContextVar[dict[int, Any]] = ContextVar("streams", default={})  # noqa: B039 - never changed in place
@@ -90,15 +93,13 @@ def give_all_back(tensors: Sequence[Tensor], memories: Sequence[Tensor]) -> None
         give_back(tensor, memory)
 
 
-def raw(memory: Tensor) -> Any:
-    """Returns the bytes of a contiguous tensor as a flat array over its memory."""
-    return array(memory.reshape(-1).view(torch.uint8))
-
-
-def typed(memory: Tensor) -> Any:
-    """Returns the elements of a contiguous tensor as a flat value that the store can fold."""
-    flat = memory.reshape(-1)
-    return array(flat) if flat.dtype in _WITH_NUMPY else flat
+def typed(memory: Tensor, shape: tuple[int, ...] = (-1,)) -> Any:
+    """Returns the elements of a contiguous tensor as a value over its memory, of a dtype that the store compares."""
+    flat = memory.reshape(shape)
+    if flat.dtype in _WITH_NUMPY:
+        return array(flat)
+    # The store lacks dtypes such as bits8: it takes their bytes.
+    return flat if str(flat.dtype).removeprefix("torch.") in _OF_STORE else array(flat.view(torch.uint8))
 
 
 def array(memory: Tensor) -> Any:
