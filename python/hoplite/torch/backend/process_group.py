@@ -17,6 +17,7 @@ from hoplite.torch.backend import collectives
 from hoplite.torch.backend.loop import submit
 from hoplite.torch.backend.operators import operator
 from hoplite.torch.backend.tensors import give_all_back, give_back, host, hosts
+from hoplite.torch.backend.untraced import untraced
 from hoplite.torch.backend.work import Work
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from hoplite.torch.backend.membership import Member
 
 
+@untraced
 class Collectives:
     """The operations of a process group, with torch's names and arguments.
 
@@ -318,6 +320,7 @@ class Collectives:
         return self._start(op, opts, steps, outputs)
 
 
+@untraced
 class HopliteProcessGroup(Collectives, ProcessGroup):
     """A process group whose tensors of all devices use Hoplite.
 
@@ -347,6 +350,7 @@ class HopliteProcessGroup(Collectives, ProcessGroup):
         return self.getBackendName()
 
 
+@untraced
 class HopliteBackend(Collectives, Backend):
     """The backend of one device: in a `HopliteProcessGroup`, or in a group with another backend for another device.
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._C._distributed_c10d import Work as TorchWork
 
+from hoplite.torch.backend.untraced import untraced
+
 if TYPE_CHECKING:
     from concurrent.futures import Future
     from datetime import timedelta
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+@untraced
 class Work(TorchWork):
     """An operation that is over, or runs in the loop.
 
