@@ -53,6 +53,7 @@ async def all_reduce(call: Call, memory: Tensor, operator: Operator, part: objec
 async def _fold_in_store(call: Call, memory: Tensor, operator: Operator, op: str, part: object) -> None:
     """Folds the inputs of all ranks in the store, as a ring if all are there soon, else as they arrive."""
     group, value = call.group, _input(memory, operator)
+    group.check_fits([memory.nbytes] * group.size, memory.nbytes)
     names = [call.name(rank, part) for rank in range(group.size)]
 
     async def result() -> None:
@@ -75,6 +76,7 @@ async def _fold_here(call: Call, memory: Tensor, operator: Operator, part: objec
     """Gets the inputs of all ranks and folds them in the order of ranks, so that all ranks get the same bits."""
     group = call.group
     own = _input(memory, operator)
+    group.check_fits([memory.nbytes] * group.size, copies=True)
     group.cleanup.read_by_all(call.number, [await call.put(own, part)])
     inputs = [memory.clone() if rank == group.rank else memory.new_empty(memory.shape) for rank in range(group.size)]
     others = group.others()
@@ -118,6 +120,7 @@ async def reduce(call: Call, memory: Tensor, operator: Operator, root: int) -> N
         fold(operator, memory, [])
         return
     value = _input(memory, operator)
+    group.check_fits([memory.nbytes] * group.size, memory.nbytes, root=root)
     if group.rank != root:
         await call.put(value)
         return
@@ -140,6 +143,7 @@ async def all_gather(call: Call, memory: Tensor, outputs: Sequence[Tensor], part
     if outputs[group.rank].data_ptr() != memory.data_ptr():
         outputs[group.rank].reshape(-1).copy_(memory.reshape(-1))
     others = group.others()
+    group.check_fits([output.nbytes for output in outputs], copies=True)
     if others:
         names = [call.name(rank, part) for rank in others]
         own, _ = await call.together(
@@ -151,6 +155,7 @@ async def all_gather(call: Call, memory: Tensor, outputs: Sequence[Tensor], part
 async def gather(call: Call, memory: Tensor, outputs: Sequence[Tensor] | None, root: int) -> None:
     """Copies the memory of each rank into one output of the root."""
     group = call.group
+    group.check_fits([0 if rank == root else memory.nbytes for rank in range(group.size)], root=root, copies=True)
     if outputs is None:
         await call.put(typed(memory))
         return
@@ -180,6 +185,7 @@ async def reduce_scatter(
     """Folds input r of all ranks into the memory of rank r."""
     group, op = call.group, store_op(operator, memory.dtype)
     own = inputs[group.rank]
+    group.check_fits([sum(each.nbytes for each in inputs)] * group.size, memory.nbytes)
     if group.size == 1 or op is None:
         for rank in group.others():
             await call.put(_input(inputs[rank], operator), f"{part}to{rank}")

@@ -13,11 +13,11 @@ import itertools
 import os
 import threading
 import time
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch.distributed as dist
 
-from hoplite.errors import ClientClosed, HopliteError, NodeDown, ObjectLost, ShapeMismatch, Timeout
+from hoplite.errors import ClientClosed, HopliteError, NodeDown, ObjectLost, ShapeMismatch, StoreFull, Timeout
 from hoplite.torch.backend.cleanup import Cleanup
 from hoplite.torch.backend.loop import finish, in_loop, in_thread, submit
 from hoplite.torch.backend.operators import named
@@ -47,6 +47,18 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 
+class Host(NamedTuple):
+    """The store of one host.
+
+    Attributes:
+        ranks: the ranks that use it.
+        capacity: its capacity, in bytes.
+    """
+
+    ranks: list[int]
+    capacity: int
+
+
 class Group:
     """One group, as one of its ranks sees it.
 
@@ -57,10 +69,18 @@ class Group:
         size: number of ranks.
         timeout_s: timeout of an operation without one of its own, in seconds.
         budget_bytes: see `Cleanup`.
+        hosts: the stores of all ranks.
     """
 
     def __init__(
-        self, client: hoplite.Client, prefix: str, rank: int, size: int, timeout_s: float, budget_bytes: int
+        self,
+        client: hoplite.Client,
+        prefix: str,
+        rank: int,
+        size: int,
+        timeout_s: float,
+        budget_bytes: int,
+        hosts: Sequence[Host],
     ) -> None:
         self.client = client
         self.prefix = prefix
@@ -68,6 +88,7 @@ class Group:
         self.size = size
         self.timeout_s = timeout_s
         self.cleanup = Cleanup(self, budget_bytes)
+        self._hosts = hosts
         # Why no operation can succeed, once that is known.
         self.failure: str | None = None
         self._pid = os.getpid()
@@ -81,6 +102,33 @@ class Group:
     def others(self) -> list[int]:
         """Returns the other ranks, from the next one on, so that ranks do not all read from the same rank first."""
         return [(self.rank + step) % self.size for step in range(1, self.size)]
+
+    def check_fits(
+        self, inputs: Sequence[int], result: int = 0, *, root: int | None = None, copies: bool = False
+    ) -> None:
+        """Checks that all objects that an operation needs at the same time fit into the stores.
+
+        Args:
+            inputs: size of what each rank puts, in bytes.
+            result: size of the result in the store of each reader.
+            root: the only rank that reads; None means that all do.
+            copies: whether readers also need space for an input of another host.
+
+        Raises:
+            StoreFull: they do not: the operation would wait until its timeout.
+        """
+        for ranks, capacity in self._hosts:
+            needed = sum(inputs[rank] for rank in ranks)
+            if root is None or root in ranks:
+                needed += result
+                if copies and len(ranks) < self.size:
+                    needed += max(inputs[rank] for rank in range(self.size) if rank not in ranks)
+            if needed > capacity:
+                raise StoreFull(
+                    f"the tensors of {ranks_in_words(ranks)} and the result need {needed} bytes at the same time, but "
+                    f"the store of their host has a capacity of {capacity} bytes: set HOPLITE_CAPACITY to more, or pass "
+                    "smaller tensors"
+                )
 
     def start(
         self,
@@ -177,6 +225,8 @@ class Call:
         self.op = op
         self.number = number
         self.in_loop = False
+        # Whether other ranks wait for what this one does.
+        self.is_awaited = number > 0
         self.run: Run
         self._path = f"{group.prefix}/{path}"
         self._timeout_s = group.timeout_s if timeout_s is None else timeout_s
@@ -257,7 +307,7 @@ class Call:
             raise
 
     async def _announce(self, why: str) -> None:
-        if self.number:
+        if self.is_awaited:
             await self.group.announce(self.run, why)
 
     def _in_words(self, error: HopliteError) -> str:

@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 import hoplite
 from hoplite.errors import HopliteError, InvalidArgument, Timeout
-from hoplite.torch.backend.group import Group, ranks_in_words
+from hoplite.torch.backend.group import Group, Host, ranks_in_words
 from hoplite.torch.backend.liveness import Liveness
 from hoplite.torch.backend.messages import Messages
 from hoplite.torch.backend.rendezvous import Exchange, attach, host, move
@@ -188,12 +188,18 @@ class Member:
     def _introduction(self, prefix: str) -> tuple[hoplite.Client, dict[str, Any]]:
         """Returns a client for the group of this prefix, and what the other ranks must know of this one."""
         client, status = _client(self._shared, prefix), self._shared.status()
-        return client, {"ref": str(client.reserve()), "node": status["id"], "capacity": status["store"]["capacity"]}
+        store = status["store"]
+        capacity, on_disk = store["capacity"], store["spill_limit"]
+        fact = {"ref": str(client.reserve()), "node": status["id"], "capacity": capacity, "on_disk": on_disk}
+        return client, fact
 
     def _enter(self, client: hoplite.Client, prefix: str, facts: Sequence[dict[str, Any]]) -> None:
         nodes = [fact["node"] for fact in facts]
         budget = min(BUDGET_BYTES, *(fact["capacity"] // nodes.count(fact["node"]) // SHARE for fact in facts))
-        group = Group(client, prefix, self.rank, self.size, self._timeout_s, budget)
+        hosts: dict[str, Host] = {}
+        for rank, fact in enumerate(facts):
+            hosts.setdefault(fact["node"], Host([], fact["capacity"] + fact["on_disk"])).ranks.append(rank)
+        group = Group(client, prefix, self.rank, self.size, self._timeout_s, budget, list(hosts.values()))
         liveness = Liveness(group, [fact["ref"] for fact in facts])
         self._entry = _Entry(group, Messages(group, liveness), liveness)
 

@@ -60,6 +60,7 @@ class Messages:
         with self._lock:
             number = self._sent[to, tag] = self._sent[to, tag] + 1
         call = Call(self._group, f"send to rank {to}", "message", None)
+        call.is_awaited = True
         name = self._name(self._group.rank, to, tag, number)
 
         async def steps(call: Call) -> None:

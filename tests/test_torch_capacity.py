@@ -1,0 +1,133 @@
+"""Operations that do not fit into the store: they fail on all ranks at once, with the reason of the one that found it."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import hoplite
+from torch_ranks import in_threads, options
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+torch = pytest.importorskip("torch")
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(240)]
+
+import torch.distributed as dist  # noqa: E402 - after the check that torch exists
+
+import hoplite.torch  # noqa: E402
+
+RANKS = 3
+MIB = 1 << 20
+# Far above the duration of a test: an operation that waits for space fails at this time.
+TIMEOUT_S = 120
+
+
+@pytest.fixture(autouse=True)
+def _node() -> Iterator[None]:
+    with hoplite.Node(capacity="64MiB") as node:
+        hoplite.init(node=node)
+        yield
+        hoplite.shutdown()
+
+
+def errors(call: Any) -> list[str]:
+    """Calls a function with the group and the number of each rank; returns each rank's error."""
+    over = threading.Barrier(RANKS)
+
+    def body(group: Any, rank: int) -> str:
+        try:
+            with pytest.raises(dist.DistBackendError) as caught:
+                call(group, rank)
+            return str(caught.value)
+        finally:
+            over.wait()
+
+    found: list[str] = in_threads(RANKS, TIMEOUT_S, body)
+    assert not [text for text in found if "timeout after" in text]
+    return found
+
+
+def call(group: Any, rank: int, op: str, mib: int) -> None:
+    """Calls an operation with a tensor of so many MiB on each rank."""
+    own = torch.full((mib * MIB // 4,), 1, dtype=torch.int32)
+    lists = [torch.empty_like(own) for _ in range(RANKS)]
+    if op == "all_reduce":
+        group.allreduce([own], options("Allreduce", reduceOp=dist.ReduceOp.SUM))
+    elif op == "all_reduce by torch":
+        group.allreduce([own], options("Allreduce", reduceOp=dist.ReduceOp.BOR))
+    elif op == "reduce":
+        group.reduce([own], options("Reduce", rootRank=1, reduceOp=dist.ReduceOp.SUM))
+    elif op == "reduce_scatter":
+        parts = list(own.chunk(RANKS))
+        group.reduce_scatter(
+            [torch.empty_like(parts[rank])], [parts], options("ReduceScatter", reduceOp=dist.ReduceOp.MAX)
+        )
+    elif op == "all_gather":
+        group.allgather([lists], [own], options("Allgather"))
+    elif op == "gather":
+        group.gather([lists] if rank == 0 else [], [own], options("Gather", rootRank=0))
+    elif op == "scatter":
+        group.scatter([own], [lists] if rank == 0 else [], options("Scatter", rootRank=0))
+    else:
+        group.broadcast([own], options("Broadcast", rootRank=2))
+
+
+@pytest.mark.parametrize(
+    ("op", "fits", "does_not"),
+    [
+        # The inputs of three ranks and the result, in 64 MiB.
+        ("all_reduce", 15, 18),
+        ("all_reduce by torch", 18, 24),
+        ("reduce", 15, 18),
+        ("reduce_scatter", 15, 21),
+        ("all_gather", 18, 24),
+        ("gather", 18, 36),
+        # These need space for one input at a time.
+        ("scatter", 36, 72),
+        ("broadcast", 60, 72),
+    ],
+)
+def test_an_operation_that_exceeds_the_capacity_fails_before_it_waits_for_space(
+    op: str, fits: int, does_not: int
+) -> None:
+    assert all("capacity of 67108864 bytes" in text for text in errors(lambda *rank: call(*rank, op, does_not)))
+    in_threads(RANKS, TIMEOUT_S, lambda *rank: call(*rank, op, fits))
+
+
+def test_a_rank_that_can_not_send_ends_the_wait_of_the_receiver() -> None:
+    def body(group: Any, rank: int) -> None:
+        if rank == 0:
+            group.send([torch.empty(72 * MIB // 4)], 1, 0).wait()
+        else:
+            group.recv([torch.empty(72 * MIB // 4)], 0, 0).wait()
+
+    assert all("capacity of 67108864 bytes" in text for text in errors(body)[:2])
+
+
+@pytest.mark.parametrize("odd", range(RANKS))
+def test_an_error_of_one_rank_reaches_the_others_with_its_reason(odd: int) -> None:
+    def body(group: Any, rank: int) -> None:
+        tensor = torch.ones(2, 3)
+        if rank == odd:
+            # A result can't be copied into it: several elements are one.
+            tensor = torch.ones(1).expand(2, 3)
+        group.allreduce([tensor], options("Allreduce", reduceOp=dist.ReduceOp.SUM))
+        group.barrier(options("Barrier"))
+
+    over = threading.Barrier(RANKS)
+
+    def caught(group: Any, rank: int) -> str:
+        try:
+            with pytest.raises(RuntimeError) as error:
+                body(group, rank)
+            return str(error.value)
+        finally:
+            over.wait()
+
+    texts = in_threads(RANKS, TIMEOUT_S, caught)
+    assert all("single memory location" in text for text in texts), texts
