@@ -70,6 +70,28 @@ def test_every_operator_gives_its_result(op: str, dtype: str, result: int) -> No
     in_threads(RANKS, 20, body)
 
 
+@pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"])
+def test_means_of_integers_are_rounded_toward_zero(dtype: str) -> None:
+    """As with NCCL: metrics of trainers are such means."""
+    kind = getattr(torch, dtype)
+    inputs = [5, 2, 4] if dtype.startswith("u") else [-5, -2, -4]
+    mean, avg = (3 if inputs[0] > 0 else -3), dist.ReduceOp.AVG
+
+    def body(group: Any, rank: int) -> None:
+        for size in SIZES:
+            tensor = torch.full((size,), inputs[rank]).to(kind)
+            group.allreduce([tensor], options("Allreduce", reduceOp=avg))
+            assert tensor.tolist() == [mean] * size
+            tensor = torch.full((size,), inputs[rank]).to(kind)
+            group.reduce([tensor], options("Reduce", rootRank=1, reduceOp=avg))
+            assert tensor[0].item() == (mean if rank == 1 else inputs[rank])
+            parts = [torch.full((size,), inputs[rank]).to(kind) for _ in range(RANKS)]
+            group.reduce_scatter([tensor], [parts], options("ReduceScatter", reduceOp=avg))
+            assert tensor.tolist() == [mean] * size
+
+    in_threads(RANKS, 20, body)
+
+
 def test_each_collective_fills_what_gloo_fills() -> None:
     def body(group: Any, rank: int) -> None:
         for size in SIZES:
@@ -302,7 +324,7 @@ def test_a_shape_that_differs_names_both_shapes() -> None:
     [
         ("MAX", "complex64", "MAX is not defined for tensors of torch.complex64"),
         ("BOR", "float32", "BOR is not defined for tensors of torch.float32"),
-        ("AVG", "int64", "AVG is not defined for tensors of torch.int64"),
+        ("AVG", "bool", "AVG is not defined for tensors of torch.bool"),
         ("SUM", "float8_e5m2", "convert them to bfloat16 or float32 first"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Operations that do not fit into the store: they fail on all ranks at once, with the reason of the one that found it."""
+"""Operations that do not fit into the store: they fail on all ranks at once, with the reason of the first."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from hoplite.errors import ShapeMismatch, Timeout
 from hoplite.torch.backend.group import ranks_in_words
-from hoplite.torch.backend.operators import fold, is_foldable_here, shape, store_op
+from hoplite.torch.backend.operators import finish, fold, is_foldable_here, shape, store_op
 from hoplite.torch.backend.tensors import array, typed
 
 if TYPE_CHECKING:
@@ -67,6 +67,7 @@ async def _fold_in_store(call: Call, memory: Tensor, operator: Operator, op: str
             await call.run("wait", names, timeout=min(memory.nbytes / GRACE_BYTES_PER_S, call.left_s()))
             await call.reduce(names, op, ref)
         await call.get(ref, value)
+        finish(operator, memory)
 
     await call.together(call.put(value, part), result())
     group.cleanup.read([names[group.rank]], memory.nbytes)
@@ -133,6 +134,7 @@ async def reduce(call: Call, memory: Tensor, operator: Operator, root: int) -> N
         result = call.name(root, "all")
         await call.reduce(names, op, result)
         await call.get(result, value)
+        finish(operator, memory)
         names.append(result)
     group.cleanup.read(names, memory.nbytes * len(names))
 
@@ -203,6 +205,7 @@ async def reduce_scatter(
     result = call.name(group.rank, f"{part}all")
     await call.reduce(names, op, result)
     await call.get(result, _input(memory, operator))
+    finish(operator, memory)
     names.append(result)
     group.cleanup.read(names, memory.nbytes * len(names))
 

@@ -126,8 +126,8 @@ class Group:
             if needed > capacity:
                 raise StoreFull(
                     f"the tensors of {ranks_in_words(ranks)} and the result need {needed} bytes at the same time, but "
-                    f"the store of their host has a capacity of {capacity} bytes: set HOPLITE_CAPACITY to more, or pass "
-                    "smaller tensors"
+                    f"the store of their host has a capacity of {capacity} bytes: set HOPLITE_CAPACITY to more, or "
+                    "pass smaller tensors"
                 )
 
     def start(

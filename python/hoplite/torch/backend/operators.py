@@ -9,10 +9,12 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import torch
 from torch.distributed import ReduceOp
 
 from hoplite.errors import InvalidArgument, UnsupportedDtype
+from hoplite.torch.backend.tensors import array
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -63,7 +65,8 @@ def operator(op: Any, dtype: torch.dtype, ranks: int) -> Operator:
     if found is None:
         raise InvalidArgument(f"the backend hoplite does not support {op}: use one of ReduceOp.{', '.join(_IN_PLACE)}")
     inexact = dtype.is_floating_point or dtype.is_complex
-    if (found in _BITWISE and inexact) or (found in _ORDERED and dtype.is_complex) or (found == "AVG" and not inexact):
+    is_bool = dtype is torch.bool
+    if (found in _BITWISE and inexact) or (found in _ORDERED and dtype.is_complex) or (found == "AVG" and is_bool):
         raise UnsupportedDtype(f"ReduceOp.{found} is not defined for tensors of {dtype}: use another operator or dtype")
     if dtype.itemsize == 1 and dtype.is_floating_point:
         raise UnsupportedDtype(
@@ -85,6 +88,8 @@ def named(text: str) -> str:
 
 def store_op(of: Operator, dtype: torch.dtype) -> str | None:
     """Returns the operation with which the store folds such tensors; None if it can't."""
+    if _is_mean_of_integers(of, dtype):
+        return "sum"
     return (_OF_STORE_FOR_BOOL if dtype is torch.bool else _OF_STORE).get(of.name)
 
 
@@ -104,5 +109,25 @@ def fold(of: Operator, total: Tensor, others: Sequence[Tensor], *, last: bool = 
     """
     for other in others:
         _IN_PLACE[of.name](total, other)
-    if last and of.name == "AVG":
-        total.div_(of.ranks)
+    if last:
+        finish(of, total)
+        if of.name == "AVG" and not _is_mean_of_integers(of, total.dtype):
+            total.div_(of.ranks)
+
+
+def finish(of: Operator, total: Tensor) -> None:
+    """Completes what the store has folded: it has no means of integers, so their sums are divided here.
+
+    As in NCCL, these sums wrap around, and quotients are rounded toward zero.
+    """
+    if not _is_mean_of_integers(of, total.dtype):
+        return
+    if total.dtype in _STORE_ONLY:
+        elements = array(total)
+        np.floor_divide(elements, of.ranks, out=elements)
+    else:
+        total.div_(of.ranks, rounding_mode="trunc")
+
+
+def _is_mean_of_integers(of: Operator, dtype: torch.dtype) -> bool:
+    return of.name == "AVG" and not (dtype.is_floating_point or dtype.is_complex)
