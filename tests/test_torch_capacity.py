@@ -95,8 +95,10 @@ def call(group: Any, rank: int, op: str, mib: int) -> None:
 def test_an_operation_that_exceeds_the_capacity_fails_before_it_waits_for_space(
     op: str, fits: int, does_not: int
 ) -> None:
-    assert all("capacity of 67108864 bytes" in text for text in errors(lambda *rank: call(*rank, op, does_not)))
-    in_threads(RANKS, TIMEOUT_S, lambda *rank: call(*rank, op, fits))
+    assert all(
+        "capacity of 67108864 bytes" in text for text in errors(lambda group, rank: call(group, rank, op, does_not))
+    )
+    in_threads(RANKS, TIMEOUT_S, lambda group, rank: call(group, rank, op, fits))
 
 
 def test_a_rank_that_can_not_send_ends_the_wait_of_the_receiver() -> None:

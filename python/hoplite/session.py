@@ -177,7 +177,8 @@ def client(*, start: bool = True) -> Client:
     to the node that the parent used.
 
     Args:
-        start: whether `init` may start a node if none runs on this host and no address is configured.
+        start: whether `init` may start a node if none runs on this host and no address is configured, or wait for one
+            if the address is "local".
 
     Raises:
         ConnectError: `start` is False and there is no node.
@@ -198,7 +199,8 @@ def client(*, start: bool = True) -> Client:
             return found
         path = shared.inherited
         if path is None:
-            return init() if start or settings.load(address=None)["address"] is not None else init(LOCAL, timeout=0)
+            is_free = start or settings.load(address=None)["address"] not in (None, LOCAL)
+            return init() if is_free else init(LOCAL, timeout=0)
         try:
             return shared.keep(_attach(path, 10.0, shared.options), path, shared.options)
         except ConnectError:

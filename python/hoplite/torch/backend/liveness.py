@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
     from hoplite.torch.backend.group import Group
 
+# What has become of a rank that did not leave in order.
+DIED = "died: its process or its host ended"
+
 # Interval in which this rank checks, after another has left, whether it waits for that one.
 POLL_S = 0.1
 
@@ -74,7 +77,7 @@ class Liveness:
             try:
                 operations = (await self.left(rank))["operations"]
             except ObjectLost:
-                await self._announce(f"rank {rank} died: its process or its host ended")
+                await self._announce(f"rank {rank} {DIED}")
                 return
             except HopliteError as error:
                 group.fail(f"{error}")

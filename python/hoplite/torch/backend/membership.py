@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import json
 import os
+import threading
 import uuid
 import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,7 +21,7 @@ import torch.distributed as dist
 import hoplite
 from hoplite.errors import HopliteError, InvalidArgument, Timeout
 from hoplite.torch.backend.group import Group, Host, ranks_in_words
-from hoplite.torch.backend.liveness import Liveness
+from hoplite.torch.backend.liveness import DIED, Liveness
 from hoplite.torch.backend.messages import Messages
 from hoplite.torch.backend.rendezvous import Exchange, attach, host, move
 from hoplite.torch.backend.tensors import hush
@@ -41,6 +42,7 @@ LEAVE_S = 10.0
 
 # Members that leave when the process ends.
 _members: weakref.WeakSet[Member] = weakref.WeakSet()
+_members_lock = threading.Lock()
 
 
 class _Entry(NamedTuple):
@@ -76,16 +78,16 @@ class Member:
         self._timeout_s = timeout_s
         self._id = uuid.uuid4().hex
         self._pid = os.getpid()
-        self._shared = attach(store, rank, size)
+        self._has_left = False
+        exchange = Exchange(store, rank, size, _hopeless)
+        self._shared = attach(exchange, rank)
         self._entry: _Entry | None = None
         if not waits:
-            exchange = Exchange(store, rank, size)
-            if rank == 0:
-                exchange.announce("group", f"torch/{uuid.uuid4().hex[:16]}")
-            prefix = exchange.get("group")
-            client, fact = self._introduction(prefix)
-            self._enter(client, prefix, exchange.all("rank", fact))
-        _members.add(self)
+            prefix = f"torch/{exchange.name}"
+            client = _client(self._shared, prefix)
+            self._enter(client, prefix, exchange.all("rank", lambda: self._introduction(client)))
+        with _members_lock:
+            _members.add(self)
 
     @property
     def group(self) -> Group:
@@ -137,7 +139,8 @@ class Member:
         self._shared = move(self._shared, peers)
         self.rank, self.size = ids.index(self._id), len(ids)
         prefix = f"torch/{hashlib.sha256(json.dumps([number, ids]).encode()).hexdigest()[:16]}"
-        client, fact = self._introduction(prefix)
+        client = _client(self._shared, prefix)
+        fact = self._introduction(client)
         names = [f"{prefix}/member/r{rank}" for rank in range(self.size)]
         limit = self._timeout_s if timeout_s is None else timeout_s
         client.put(json.dumps(fact).encode(), name=names[self.rank], timeout=limit)
@@ -159,12 +162,18 @@ class Member:
 
     def leave(self) -> None:
         """Leaves the group, after all operations of this rank are over."""
+        self._has_left = True
         entry = self._announce_end()
         if entry is not None:
             if self._shared.node is not None:
                 # The node of this process has objects that others still read.
                 entry.liveness.wait_for_others(LEAVE_S)
             entry.group.fail("this rank has left the group")
+
+    def death(self) -> str | None:
+        """Returns which rank of the group died, if that is why its operations fail."""
+        failure = None if self._entry is None or self._has_left else self._entry.group.failure
+        return failure if failure is not None and failure.endswith(DIED) else None
 
     def _announce_end(self) -> _Entry | None:
         """Announces that this rank leaves its group, so that others can finish operations that it has finished.
@@ -185,13 +194,12 @@ class Member:
             )
         return self._entry
 
-    def _introduction(self, prefix: str) -> tuple[hoplite.Client, dict[str, Any]]:
-        """Returns a client for the group of this prefix, and what the other ranks must know of this one."""
-        client, status = _client(self._shared, prefix), self._shared.status()
+    def _introduction(self, client: hoplite.Client) -> dict[str, Any]:
+        """Returns what the other ranks must know of this one, whose client of the group this is."""
+        status = self._shared.status()
         store = status["store"]
         capacity, on_disk = store["capacity"], store["spill_limit"]
-        fact = {"ref": str(client.reserve()), "node": status["id"], "capacity": capacity, "on_disk": on_disk}
-        return client, fact
+        return {"ref": str(client.reserve()), "node": status["id"], "capacity": capacity, "on_disk": on_disk}
 
     def _enter(self, client: hoplite.Client, prefix: str, facts: Sequence[dict[str, Any]]) -> None:
         nodes = [fact["node"] for fact in facts]
@@ -223,8 +231,19 @@ def _parsed(handle: str) -> dict[str, str]:
     )
 
 
+def _all() -> list[Member]:
+    with _members_lock:
+        return list(_members)
+
+
+def _hopeless() -> str | None:
+    """Returns why this rank can form no further group, if a rank of one that it is in died."""
+    deaths = (member.death() for member in _all())
+    return next((f"of a group that this rank is in, {death}" for death in deaths if death is not None), None)
+
+
 def _leave_all() -> None:
-    for member in list(_members):
+    for member in _all():
         with contextlib.suppress(HopliteError):
             member.leave()
 

@@ -12,8 +12,9 @@ import os
 import socket
 import time
 import uuid
+from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import hoplite
 from hoplite import settings, sockets
@@ -21,7 +22,7 @@ from hoplite.errors import ConnectError, HopliteError, NodeDown
 from hoplite.torch.backend import keeper
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from torch.distributed import Store
 
@@ -38,6 +39,13 @@ DEFAULT_CLUSTER = "default"
 MEMBERS_S = 10.0
 MEMBERS_POLL_S = 0.05
 
+# Time for a rank to reply to rank 0, before that looks whether the rank was restarted.
+REPLY_S = 0.1
+# Time for the other ranks to read an error before the process that has the store may end.
+OVER_S = 10.0
+# Interval in which a rank that waits for another looks whether that can still come.
+LOOK_S = 0.5
+
 # A client of the keeper that this process uses, by socket.
 _presences: dict[str, hoplite.Client] = {}
 
@@ -49,53 +57,152 @@ class Exchange:
         store: the store of the group.
         rank: this rank.
         size: number of ranks.
+        hopeless: returns why a rank that has not come will not come; None if it may.
+
+    Attributes:
+        store: the store of the group.
+        name: a name that all ranks of this group know, and no other group has.
     """
 
-    def __init__(self, store: Store, rank: int, size: int) -> None:
-        self._store = store
+    def __init__(self, store: Store, rank: int, size: int, hopeless: Callable[[], str | None]) -> None:
+        self.store = store
         self._rank = rank
         self._size = size
+        self._hopeless = hopeless
+        self.name = self._agree()
 
-    def all(self, key: str, fact: Any) -> list[Any]:
-        """Passes a fact to all ranks; returns those of all, in order."""
-        self._store.set(f"hoplite/{key}/{self._rank}", json.dumps(fact))
-        return [json.loads(self._store.get(f"hoplite/{key}/{rank}")) for rank in range(self._size)]
+    def all(self, key: str, fact: Callable[[], Any]) -> list[Any]:
+        """Passes a fact to all ranks; returns those of all, in order.
+
+        Args:
+            key: name of the fact.
+            fact: returns it. If that raises an error on one rank, this raises one on all ranks.
+
+        Raises:
+            HopliteError: the fact of another rank is an error.
+        """
+        try:
+            own = {"fact": fact()}
+        except Exception as error:  # noqa: BLE001 - raised after the announcement
+            self.announce(f"{key}/{self._rank}", {"error": f"{error}"})
+            self.give_up(error)
+        self.announce(f"{key}/{self._rank}", own)
+        facts = [self.get(f"{key}/{rank}") for rank in range(self._size)]
+        for rank, other in enumerate(facts):
+            if "error" in other:
+                self.give_up(HopliteError(f"rank {rank} can't form the group: {other['error']}"))
+        return [other["fact"] for other in facts]
+
+    def give_up(self, error: Exception) -> NoReturn:
+        """Raises an error that all ranks raise. Rank 0, which can have the store, is the last to do so."""
+        self.announce(f"over/{self._rank}", None)
+        until = time.monotonic() + OVER_S
+        if self._rank == 0:
+            for rank in range(1, self._size):
+                self._has(f"hoplite/{self.name}/over/{rank}", max(until - time.monotonic(), REPLY_S))
+        raise error
 
     def announce(self, key: str, fact: Any) -> None:
         """Announces a fact to the ranks that call `get`."""
-        self._store.set(f"hoplite/{key}", json.dumps(fact))
+        self.store.set(f"hoplite/{self.name}/{key}", json.dumps(fact))
 
     def get(self, key: str) -> Any:
         """Waits for a fact."""
-        return json.loads(self._store.get(f"hoplite/{key}"))
+        return json.loads(self._wait_for(f"hoplite/{self.name}/{key}"))
+
+    def _agree(self) -> str:
+        """Returns the name of this group, which rank 0 chooses.
+
+        The store can have keys of ranks that were restarted since: torchrun keeps its store. So each rank introduces
+        itself by a new word, rank 0 replies to that, and repeats it if the word of a rank changes.
+        """
+        word = uuid.uuid4().hex[:16]
+        if self._rank:
+            self.store.set(f"hoplite/word/{self._rank}", word)
+            name = self._wait_for(f"hoplite/reply/{word}").decode()
+            self.store.set(f"hoplite/{name}/here/{self._rank}", "")
+            return name
+        known = dict.fromkeys(range(1, self._size), "")
+        while known:
+            for rank, old in known.items():
+                known[rank] = self._wait_for(f"hoplite/word/{rank}").decode()
+                if known[rank] != old:
+                    self.store.set(f"hoplite/reply/{known[rank]}", word)
+            known = {rank: old for rank, old in known.items() if not self._has(f"hoplite/{word}/here/{rank}")}
+        return word
+
+    def _has(self, key: str, seconds: float = REPLY_S) -> bool:
+        """Whether a key exists, or does within so many seconds."""
+        start = time.monotonic()
+        try:
+            self.store.wait([key], timedelta(seconds=seconds))
+        except RuntimeError:
+            if time.monotonic() - start < seconds / 2:
+                # Not a timeout: the store is gone.
+                raise
+            return False
+        return True
+
+    def _wait_for(self, key: str) -> bytes:
+        until = time.monotonic() + self.store.timeout.total_seconds()
+        while time.monotonic() + LOOK_S < until and not self._has(key, LOOK_S):
+            if (why := self._hopeless()) is not None:
+                raise HopliteError(f"the group can't form: {why}")
+        if time.monotonic() + LOOK_S >= until:
+            self.store.wait([key], timedelta(seconds=max(until - time.monotonic(), 0.001)))
+        return self.store.get(key)  # type: ignore[no-any-return]
 
 
-def attach(store: Store, rank: int, size: int) -> hoplite.Client:
+def attach(exchange: Exchange, rank: int) -> hoplite.Client:
     """Returns the process's shared client, attached to a node in a cluster of all ranks.
 
     Raises:
         HopliteError: the ranks' nodes belong to several clusters, only some ranks have one, or one can't start.
     """
-    exchange = Exchange(store, rank, size)
-    client = _running()
-    here_is = host()
-    facts = exchange.all(
-        "node", {"host": here_is, "id": client and client.status()["id"], "socket": client and client.socket}
-    )
-    served = {fact["host"]: fact["socket"] for fact in reversed(facts) if fact["socket"]}
-    lacking = [str(other) for other, fact in enumerate(facts) if fact["host"] not in served]
-    if served and lacking:
-        # On all ranks: none waits for another that has raised it.
-        raise HopliteError(
-            f"the hosts of rank {', '.join(lacking)} have no Hoplite node, but others do: run hoplite node --join "
-            "ADDRESS on each of them, or no node on any host"
-        )
-    if client is None and served:
-        client = _use(served[here_is])
-    elif client is None:
-        client = _start(exchange, rank, [fact["host"] for fact in facts], _master(store))
+    facts = exchange.all("node", _introduction)
+    if not any(fact["socket"] for fact in facts):
+        client = _start(exchange, rank, [fact["host"] for fact in facts], _master(exchange.store))
+    else:
+        paths = exchange.all("path", lambda: _path(facts, rank))
+        lacking = [str(other) for other, path in enumerate(paths) if path is None]
+        if lacking:
+            text = (
+                f"the hosts of rank {', '.join(lacking)} have no Hoplite node, but others do: run hoplite node --join "
+                "ADDRESS on each of them, or no node on any host"
+            )
+            exchange.give_up(HopliteError(text))
+        client = hoplite.client() if facts[rank]["socket"] else _use(paths[rank])
     _check_one_cluster(exchange, client)
     return client
+
+
+def _introduction() -> dict[str, Any]:
+    """Returns where this rank is, and the node that it has."""
+    client = _running()
+    return {
+        "machine": _machine(),
+        "host": host(),
+        "id": client and client.status()["id"],
+        "socket": client and client.socket,
+    }
+
+
+def _path(facts: Sequence[dict[str, Any]], rank: int) -> str | None:
+    """Returns the socket of a node for this rank: its own, or one of another rank that it can reach."""
+    own = facts[rank]
+    if own["socket"]:
+        return str(own["socket"])
+    near = {fact["socket"]: fact["id"] for fact in facts if fact["socket"] and fact["machine"] == own["machine"]}
+    return next((path for path, node in near.items() if _serves(path, node)), None)
+
+
+def _serves(path: str, node: str) -> bool:
+    """Whether the socket at a path is that of a node: a container can have another one there, or none."""
+    try:
+        with hoplite.connect(f"unix:{path}", timeout=0, reconnect=False) as client:
+            return bool(client.status()["id"] == node)
+    except HopliteError:
+        return False
 
 
 def move(client: hoplite.Client, peers: Sequence[dict[str, str]]) -> hoplite.Client:
@@ -146,31 +253,30 @@ def _start(exchange: Exchange, rank: int, hosts: list[str], master: str) -> hopl
     """Starts one keeper for each host; the first rank of each host does it."""
     leaders = [hosts.index(other) for other in dict.fromkeys(hosts)]
     leader = hosts.index(hosts[rank])
-    if rank == 0:
-        has_hosts = len(leaders) > 1
-        name = f"{JOB}{uuid.uuid4().hex[:12]}"
-        exchange.announce("cluster", {"name": name, "has_hosts": has_hosts, "token": _token() if has_hosts else None})
-    cluster = exchange.get("cluster")
+    has_hosts = len(leaders) > 1
+    token = exchange.all("token", lambda: _token() if has_hosts and rank == 0 else None)[0]
+    cluster = {"name": f"{JOB}{exchange.name}", "has_hosts": has_hosts, "token": token}
     marker = f"{cluster['name']}/ranks/h{leader}"
     if rank == leader:
         try:
             path, address = keeper.start(_node(exchange, cluster, rank, leader, master), marker)
-        except Exception as error:
-            # The others wait for it.
-            exchange.announce(f"socket/{leader}", {"error": f"{error}"})
-            if rank == 0:
-                exchange.announce("address", None)
-            raise
+            served = {"path": path}
+        except Exception as error:  # noqa: BLE001 - all ranks raise it below
+            address, served = None, {"error": f"{error}"}
         if rank == 0:
             exchange.announce("address", address)
-        exchange.announce(f"socket/{leader}", {"path": path})
+        exchange.announce(f"socket/{leader}", served)
     served = exchange.get(f"socket/{leader}")
-    if "error" in served:
-        raise HopliteError(f"rank {leader} could not start the node of this host: {served['error']}")
-    client = _use(served["path"])
-    if rank == leader:
-        _presences[served["path"]].put(b"", name=marker)
-    return client
+
+    def use() -> None:
+        if "error" in served:
+            raise HopliteError(f"rank {leader} could not start the node of this host: {served['error']}")
+        _use(served["path"])
+        if rank == leader:
+            _presences[served["path"]].put(b"", name=marker)
+
+    exchange.all("attached", use)
+    return hoplite.client()
 
 
 def _node(exchange: Exchange, cluster: dict[str, Any], rank: int, leader: int, master: str) -> dict[str, Any]:
@@ -200,7 +306,11 @@ def _node(exchange: Exchange, cluster: dict[str, Any], rank: int, leader: int, m
 
 def _check_one_cluster(exchange: Exchange, client: hoplite.Client) -> None:
     """Raises an error if the nodes of two ranks do not know each other."""
-    known = exchange.all("member", client.status()["id"])
+    known = exchange.all("member", lambda: client.status()["id"])
+    exchange.all("cluster", lambda: _check_members(client, known))
+
+
+def _check_members(client: hoplite.Client, known: list[str]) -> None:
     # A node that has just joined may not know all others yet.
     until = time.monotonic() + MEMBERS_S
     while True:
@@ -223,7 +333,13 @@ def _token() -> str | None:
 
 
 def host() -> str:
-    """Identifies this host, its network and this user: processes with the same value can share a node."""
+    """Identifies the folder of sockets that this process sees: processes with the same value can share a new node."""
+    folder = sockets.runtime_dir().stat()
+    return f"{_machine()}/{folder.st_dev}/{folder.st_ino}"
+
+
+def _machine() -> str:
+    """Identifies this machine, its network and this user. Its containers can have file systems of their own."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return f"{boot}/{Path('/proc/self/ns/net').stat().st_ino}/{os.getuid()}"
 
