@@ -35,6 +35,9 @@ JOB = "torch-"
 # What `settings` has if no cluster is configured.
 DEFAULT_CLUSTER = "default"
 
+# Length of the rest of the name of a cluster of keepers: it is in the paths of their sockets.
+NAME_CHARS = 12
+
 # Time for the nodes of a new cluster to know each other.
 MEMBERS_S = 10.0
 MEMBERS_POLL_S = 0.05
@@ -255,7 +258,7 @@ def _start(exchange: Exchange, rank: int, hosts: list[str], master: str) -> hopl
     leader = hosts.index(hosts[rank])
     has_hosts = len(leaders) > 1
     token = exchange.all("token", lambda: _token() if has_hosts and rank == 0 else None)[0]
-    cluster = {"name": f"{JOB}{exchange.name}", "has_hosts": has_hosts, "token": token}
+    cluster = {"name": f"{JOB}{exchange.name[:NAME_CHARS]}", "has_hosts": has_hosts, "token": token}
     marker = f"{cluster['name']}/ranks/h{leader}"
     if rank == leader:
         try:
