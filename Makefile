@@ -358,7 +358,7 @@ test-torch: build ## Run Python tests with torch of PyPI (target/torch, 3 GB)
 	@mkdir -p $(LOGS)
 	.ci/torch 2>&1 | tee $(LOGS)/torch
 
-test-rl: build ## Run Python tests with torchft, TorchRL, vLLM, TRL, verl, and Ray with torch (target/rl, 1.6 GB, and target/torch)
+test-rl: build ## Run Python tests with torchft, TorchRL, vLLM, TRL, verl, Accelerate, Lightning, and Ray with torch (target/rl, 1.6 GB, and target/torch)
 	@mkdir -p $(LOGS)
 	.ci/rl 2>&1 | tee $(LOGS)/rl
 
