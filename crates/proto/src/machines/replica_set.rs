@@ -60,7 +60,8 @@ pub(crate) struct ReplicaSet {
     pub(crate) returning: BTreeSet<NodeId>,
     /// Nodes that had no capacity for it, or were leaving.
     pub(crate) refused: BTreeSet<NodeId>,
-    /// Nodes that kept it and were lost since. One may still have it when it rejoins.
+    /// Nodes that kept it or were requested to, and were lost since. One may still have it when it rejoins, or receive
+    /// the request after it has dropped this node's state.
     pub(crate) failed: BTreeSet<NodeId>,
     /// When nodes without capacity are requested again.
     pub(crate) retry_at: Option<Instant>,
@@ -144,12 +145,26 @@ impl ReplicaSet {
         overdue
     }
 
+    /// Marks the request to a node as void, because messages to it may be lost. Returns whether there was one.
+    pub(crate) fn void_request(&mut self, node: NodeId) -> bool {
+        let was_requested = self.settle(node);
+        if was_requested {
+            self.failed.insert(node);
+        }
+        was_requested
+    }
+
     pub(crate) fn forget(&mut self, node: NodeId) {
         if [&mut self.stored, &mut self.returning].into_iter().any(|nodes| nodes.remove(&node)) {
             self.failed.insert(node);
         }
-        self.settle(node);
+        self.void_request(node);
         self.refused.remove(&node);
+    }
+
+    /// Nodes that may have a replica, or look for one, without being a holder yet.
+    pub(crate) fn searching(&self) -> BTreeSet<NodeId> {
+        self.pending().chain(self.failed.iter().copied()).collect()
     }
 
     /// Nodes where a replica takes capacity, or will.
@@ -207,7 +222,7 @@ impl ReplicaSet {
     /// Handles that enough nodes keep it: releases the others.
     fn release_extra(&mut self, instance: Instance, world: &mut World) {
         (self.retry_at, self.give_up_at) = (None, None);
-        // Others kept it before. Those that are not members now are released when they rejoin.
+        // Others kept it before, or were requested to. Those that are not members now are released when they rejoin.
         let spare = self.failed.iter().chain(&self.returning).copied();
         let spare = spare.filter(|node| {
             world.members().contains(*node) && !self.charged().any(|it| it == *node)

@@ -158,7 +158,7 @@ impl Replicas {
     ) {
         for instance in self.all.keys().copied().collect::<Vec<_>>() {
             let void = self.all.update(&instance, |primary| {
-                let node = rejoined.filter(|node| primary.settle(*node))?;
+                let node = rejoined.filter(|node| primary.void_request(*node))?;
                 Some((node, primary.bytes))
             });
             if let Some((node, bytes)) = void.flatten() {
@@ -198,7 +198,7 @@ impl Replicas {
     pub(crate) fn end(&mut self, instance: Instance, requests: &mut Requests, world: &mut World) {
         let Some(primary) = self.all.remove(&instance) else { return };
         // They may look for an object that can no longer be found, and that no node puts again.
-        for node in primary.pending() {
+        for node in primary.searching() {
             world.send(node, Message::ReleaseReplica { id: primary.id.clone(), instance });
         }
         primary.charged().for_each(|node| self.discharge(node, primary.bytes));
@@ -417,5 +417,30 @@ mod tests {
         replicas.end(INSTANCE, &mut requests, &mut world);
         let message = Message::ReleaseReplica { id, instance: INSTANCE };
         assert!(world.taken().contains(&Action::Send { to: NodeId(2), message }));
+    }
+    /// Goal: after a partition, no node looks forever for an object that ended. A node may receive a request after it
+    /// has dropped this node's state, and this node drops its state later.
+    #[test]
+    fn a_node_whose_request_may_have_been_lost_is_notified_when_the_object_ends() {
+        let mut asking = Subscribers::new(3, 2);
+        assert_eq!(asking.told(), (vec![2], vec![]));
+        asking.replied(2, true);
+        let drop_state = |asking: &mut Subscribers, node, members: &[u64]| {
+            asking.replicas.forget_node(NodeId(node));
+            for number in 2..=3 {
+                asking.world.members_mut().remove(NodeId(number));
+            }
+            for number in members {
+                asking.world.members_mut().insert(World::member(*number));
+            }
+            let Subscribers { replicas, requests, world, .. } = asking;
+            replicas.resend(Some(NodeId(node)), requests, world);
+        };
+        drop_state(&mut asking, 2, &[3]);
+        assert_eq!(asking.told(), (vec![3], vec![]), "node 2 is lost");
+        drop_state(&mut asking, 3, &[2, 3]);
+        assert_eq!(asking.told(), (vec![2], vec![]), "it may still have the replica");
+        asking.replicas.end(INSTANCE, &mut asking.requests, &mut asking.world);
+        assert_eq!(asking.told(), (vec![], vec![2, 3]));
     }
 }
