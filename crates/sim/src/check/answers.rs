@@ -161,7 +161,19 @@ impl World {
                 {
                     return Ok(());
                 }
+                if self.has_not_met_the_slot(pending.node, *object)
+                    && matches!(error, Error::ObjectLost { .. })
+                {
+                    return Ok(());
+                }
                 let object = &self.users.objects[*object];
+                // The name was deleted while the reservation waited for it.
+                if matches!(pending.purpose, Purpose::Reserve { .. })
+                    && matches!(error, Error::ObjectDeleted { .. })
+                    && object.may_be_gone()
+                {
+                    return Ok(());
+                }
                 let rivals = object.id.iter().flat_map(|id| self.users.objects_of(id)).count();
                 // A name that a client has reserved is refused to it only after a deletion or a disagreement, or after
                 // it has used the name for a reduce.
@@ -280,6 +292,15 @@ impl World {
         let is_over = object.reserved_by.is_some_and(|client| self.users.is_gone(client));
         object.id.as_ref().is_some_and(ObjectId::is_slot)
             && (is_over || object.may_be_gone() || self.users.is_shrunk)
+    }
+
+    /// Whether a node does not know the node of a slot, or not any more.
+    fn has_not_met_the_slot(&self, node: NodeId, object: usize) -> bool {
+        let id = self.users.objects[object].id.as_ref().filter(|id| id.is_slot());
+        let members = self.hosts.get(&node).map(|host| host.node.members());
+        id.and_then(ObjectId::minter)
+            .zip(members)
+            .is_some_and(|(minter, members)| !members.contains(minter))
     }
 
     /// Whether the original of an object is not in a node's memory.
