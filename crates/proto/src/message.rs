@@ -511,7 +511,7 @@ pub enum Message {
     },
 
     /// To the backup owner: claims a name as [`Message::Announce`] does, because the primary owner does not reply to the
-    /// sender. Repeated until there is a reply: the backup owner ignores it while the primary owner replies to it.
+    /// sender. Repeated until there is a reply: the backup owner passes it on while the primary owner replies to it.
     ClaimAtBackup(Announce),
     /// The same for [`Message::Reserve`].
     ReserveAtBackup {
@@ -539,6 +539,15 @@ impl Message {
         }
     }
 
+    /// The claim of [`Message::ClaimAtBackup`] or [`Message::ReserveAtBackup`] as the primary owner gets it.
+    pub(crate) fn into_claim(self) -> Self {
+        match self {
+            Self::ClaimAtBackup(claim) => Self::Announce(claim),
+            Self::ReserveAtBackup { id, instance } => Self::Reserve { id, instance },
+            other => other,
+        }
+    }
+
     /// Whether the receiver replies at once: a later reply shows that it is unresponsive, or cannot be reached.
     pub const fn expects_reply(&self) -> bool {
         matches!(
@@ -552,6 +561,25 @@ impl Message {
                 | Self::Locations { .. }
                 | Self::Latest { .. }
                 | Self::OlderVersions { .. }
+        )
+    }
+
+    /// Whether the sender may have sent this message in reply to one that expects a reply. Messages of a node arrive in
+    /// order: a message that nobody requested does not show that the sender receives any.
+    pub const fn is_reply(&self) -> bool {
+        matches!(
+            self,
+            Self::Swim(SwimMessage::Ack { .. })
+                | Self::Claimed { .. }
+                | Self::Located { .. }
+                | Self::LocatePending { .. }
+                | Self::RangeLocated { .. }
+                | Self::Found { .. }
+                | Self::LocationsReply { .. }
+                | Self::RequestPending { .. }
+                | Self::LatestReply { .. }
+                | Self::OlderVersionsReply { .. }
+                | Self::Gone { .. }
         )
     }
 

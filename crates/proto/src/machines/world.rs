@@ -145,7 +145,7 @@ impl World {
         self.reply_timeouts.deadline()
     }
 
-    /// Records a message of a member, or that it is no member any more.
+    /// Records a reply of a member, or that it is no member any more.
     pub(crate) fn responded(&mut self, from: NodeId) {
         self.reply_timeouts.responded(from);
     }
@@ -159,11 +159,16 @@ impl World {
         self.reply_timeouts.is_unresponsive(node)
     }
 
+    /// Requests a reply of a member.
+    pub(crate) fn probe(&mut self, node: NodeId) {
+        self.send(node, Message::Swim(SwimMessage::Ping { sequence: 0 }));
+    }
+
     /// Requests a reply of a member, unless it owes one, and requests the same of all others: some may wait for news of
     /// it only.
     pub(crate) fn probe_by_all(&mut self, node: NodeId) {
         if !self.reply_timeouts.owes(node) {
-            self.send(node, Message::Swim(SwimMessage::Ping { sequence: 0 }));
+            self.probe(node);
         }
         if self.reply_timeouts.report(node) {
             for other in self.others().into_iter().filter(|other| *other != node) {

@@ -86,6 +86,8 @@ impl Node {
         if !is_first {
             return;
         }
+        // It may be that one request gets no reply at once. The reply to this one ends that.
+        self.world.probe(node);
         if self.world.is_prober_of(node) {
             // Lookups that it has registered elsewhere go to the backup owners too.
             self.world.probe_by_all(node);

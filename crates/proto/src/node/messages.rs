@@ -10,7 +10,7 @@ use crate::{
     id::NodeId,
     lifetime::Terms,
     machines::membership::DepartureReason,
-    message::Message,
+    message::{Announce, Message},
     mutants::{self, Mutant},
 };
 
@@ -52,11 +52,9 @@ impl Node {
             Message::Claimed { id, instance, taken_by } => {
                 self.claimed(from, &id, instance, taken_by)
             }
-            Message::ClaimAtBackup(claim) => {
-                self.claim_at_backup(from, &claim.id.clone(), Message::Announce(claim));
-            }
-            Message::ReserveAtBackup { id, instance } => {
-                self.claim_at_backup(from, &id.clone(), Message::Reserve { id, instance });
+            Message::ClaimAtBackup(Announce { ref id, instance, .. })
+            | Message::ReserveAtBackup { ref id, instance } => {
+                self.claim_at_backup(from, &id.clone(), instance, message);
             }
             Message::LocatePending { id } => self.pull_acknowledged(from, &id),
             Message::Located { id, instance, meta, source, lifetime } => {

@@ -124,16 +124,30 @@ impl Node {
         }
     }
 
-    /// A node claims a name at this node, the backup owner, because the primary owner does not reply. If it
-    /// replies to this node, only it may grant the name: otherwise both owners could grant it to different objects.
-    pub(super) fn claim_at_backup(&mut self, from: NodeId, id: &ObjectId, claim: Message) {
+    /// A node claims a name at this node, the backup owner, because the primary owner does not reply to it. If it
+    /// replies to this node, only it may grant the name: otherwise both owners could grant it to different objects. Then
+    /// the claim is passed on, since the path between the two may be broken.
+    pub(super) fn claim_at_backup(
+        &mut self,
+        from: NodeId,
+        id: &ObjectId,
+        instance: Instance,
+        at_backup: Message,
+    ) {
         let (me, owners) = (self.world.me(), self.world.members().owners(id));
+        // The backup owner has passed it on.
+        let is_passed_on = owners.primary == me && owners.backup == Some(from);
+        let claimer = if is_passed_on { instance.node } else { from };
         if owners.backup == Some(me) {
             // Readers of the name wait for news of the primary owner.
             self.world.probe_by_all(owners.primary);
         }
         if owners.primary == me || self.world.standby(id) == Some(me) {
-            self.receive(from, claim);
+            if self.world.members().contains(claimer) {
+                self.receive(claimer, at_backup.into_claim());
+            }
+        } else if owners.backup == Some(me) {
+            self.world.send(owners.primary, at_backup);
         }
     }
 

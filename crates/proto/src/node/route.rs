@@ -28,7 +28,9 @@ impl Node {
                 // A node outside this membership view must introduce itself first.
                 if self.world.members().contains(from) {
                     self.membership.responded(from);
-                    self.world.responded(from);
+                    if message.is_reply() {
+                        self.world.responded(from);
+                    }
                     self.receive(from, message);
                 }
             }

@@ -74,6 +74,8 @@ struct Cluster {
     deaf: Option<NodeId>,
     /// A slow node, and its pending events.
     slow: Option<(NodeId, VecDeque<Event>)>,
+    /// A path on which messages are held back: from a node to another one.
+    broken: Option<(NodeId, NodeId, VecDeque<Event>)>,
     /// Nodes whose shells have no memory; and the number of copies for which any shell refuses memory at first.
     without_memory: BTreeSet<NodeId>,
     refusals: u32,
@@ -111,6 +113,7 @@ impl Cluster {
             done: Vec::new(),
             deaf: None,
             slow: None,
+            broken: None,
             without_memory: BTreeSet::new(),
             refusals: 0,
             disk: spill::Disk::default(),
@@ -140,6 +143,13 @@ impl Cluster {
                 waiting.push_back(event);
                 continue;
             }
+            if let Some((from, to, waiting)) = &mut self.broken
+                && *to == node
+                && matches!(event, Event::Message { from: sender, .. } if sender == *from)
+            {
+                waiting.push_back(event);
+                continue;
+            }
             let Some(to) = self.nodes.get_mut(&node) else {
                 if let Event::FetchRequested { serve, instance, .. } = event {
                     let (requester, _, source) = self.fetches[&serve];
@@ -154,6 +164,17 @@ impl Cluster {
                 self.carry_out(node, action);
             }
         }
+    }
+
+    /// A node receives nothing of another one for a while.
+    fn break_path(&mut self, from: u64, to: u64) {
+        self.broken = Some((NodeId(from), NodeId(to), VecDeque::new()));
+    }
+
+    /// Delivers all messages that were held back.
+    fn mend_path(&mut self) {
+        let Some((_, to, waiting)) = self.broken.take() else { return };
+        waiting.into_iter().for_each(|event| self.tell(to.0, event));
     }
 
     /// A node receives nothing for a while.

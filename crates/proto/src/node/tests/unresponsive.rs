@@ -4,6 +4,7 @@ use super::*;
 use crate::{
     message::{Announce, Progress},
     selection::Selection,
+    swim::SwimMessage,
 };
 
 const MILLISECOND: u64 = SECOND / 1000;
@@ -78,7 +79,7 @@ fn one_late_reply_of_an_owner_is_enough() {
     }
 }
 
-/// Goal: a message of a member ends the detour at once.
+/// Goal: a reply of a member ends the detour at once.
 #[test]
 fn an_owner_that_responds_again_gets_all_requests_alone() {
     let (mut cluster, id) = with_unresponsive_owner();
@@ -159,7 +160,68 @@ fn the_backup_owner_grants_no_name_while_the_primary_owner_replies_to_it() {
     let owner = &cluster.nodes[&NodeId(2)];
     assert!(!owner.world.is_unresponsive(NodeId(1)));
     assert_eq!(owner.directory().len(), 0, "it keeps no claim");
-    cluster.put_small(3, Some(&id.to_string()));
+    assert_eq!(cluster.nodes[&NodeId(1)].directory().len(), 1, "it has passed them on");
+}
+
+/// Goal: TCP may deliver nothing for a second after a path was broken, in one direction or both.
+#[test]
+fn an_owner_that_gets_no_request_of_a_node_delays_no_lookup_of_it() {
+    for lookup in lookups(&with_unresponsive_owner().1) {
+        let (mut cluster, id) = with_unresponsive_owner();
+        cluster.catch_up();
+        cluster.break_path(4, 1);
+        let mut request = cluster.ask(4, lookup.clone());
+        if let Some(Ok(Reply::Reducing { id: sum })) = cluster.replies.get(&request) {
+            request = cluster.ask(4, Request::Get { id: sum.clone() });
+        }
+        assert!(!cluster.replies.contains_key(&request), "{lookup:?}");
+        for _ in 0..10 {
+            cluster.wait(25 * MILLISECOND);
+            // The owner still sends messages that reply to nothing.
+            let message = Message::Swim(SwimMessage::Ping { sequence: 7 });
+            cluster.tell(4, Event::Message { from: NodeId(1), message });
+        }
+        assert!(cluster.reply(request).is_ok(), "{lookup:?}: {:?}", cluster.reply(request));
+        cluster.mend_path();
+        cluster.wait_in_steps(SECOND);
+        assert!(!cluster.nodes[&NodeId(4)].world.is_unresponsive(NodeId(1)));
+        cluster.tell(4, Event::ClientDisconnected { client: CLIENT, process: None });
+        cluster.ask(3, Request::Delete { ids: vec![id] });
+        cluster.assert_at_rest();
+    }
+}
+
+/// Goal: a broken path between two nodes delays no claim, and a name has one holder.
+#[test]
+fn the_backup_owner_passes_a_claim_on_to_an_owner_that_replies_to_it() {
+    for number in 0..4 {
+        let mut cluster = Cluster::new(4);
+        let id = named(&cluster.owned_name(1, 2, "x/1"));
+        let inputs = [cluster.put_small(4, None)];
+        cluster.break_path(4, 1);
+        let claim = claims(&id, &inputs)[number].clone();
+        let request = cluster.ask(4, claim.clone());
+        assert!(!cluster.replies.contains_key(&request), "{claim:?}");
+        cluster.wait_in_steps(250 * MILLISECOND);
+        assert!(cluster.reply(request).is_ok(), "{claim:?}: {:?}", cluster.reply(request));
+        for is_mended in [false, true] {
+            for rival in claims(&id, &inputs) {
+                let request = cluster.ask(3, rival.clone());
+                let reply = cluster.reply(request);
+                assert!(
+                    matches!(reply, Err(Error::NameTaken { .. })),
+                    "{claim:?}, {rival:?}, {is_mended}: {reply:?}"
+                );
+            }
+            cluster.mend_path();
+        }
+        cluster.wait_in_steps(SECOND);
+        cluster.tell(4, Event::ClientDisconnected { client: CLIENT, process: None });
+        cluster.wait_in_steps(SECOND);
+        cluster.ask(3, Request::Delete { ids: vec![id, inputs[0].clone()] });
+        cluster.wait_in_steps(SECOND);
+        cluster.assert_at_rest();
+    }
 }
 
 /// Goal: readers that the owner has registered before do not wait for it either.
