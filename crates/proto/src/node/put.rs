@@ -135,17 +135,17 @@ impl Node {
         at_backup: Message,
     ) {
         let (me, owners) = (self.world.me(), self.world.members().owners(id));
-        // The backup owner has passed it on.
-        let is_passed_on = owners.primary == me && owners.backup == Some(from);
-        let claimer = if is_passed_on { instance.node } else { from };
+        // Another node may have passed it on.
+        let claimer = instance.node;
+        if !self.world.members().contains(claimer) || (claimer == me && from != me) {
+            return;
+        }
         if owners.backup == Some(me) {
             // Readers of the name wait for news of the primary owner.
             self.world.probe_by_all(owners.primary);
         }
         if owners.primary == me || self.world.standby(id) == Some(me) {
-            if self.world.members().contains(claimer) {
-                self.receive(claimer, at_backup.into_claim());
-            }
+            self.receive(claimer, at_backup.into_claim());
         } else if owners.backup == Some(me) {
             self.world.send(owners.primary, at_backup);
         }
