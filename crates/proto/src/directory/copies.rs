@@ -80,6 +80,14 @@ impl Directory {
         if is_same && is_owner {
             entry.stray_until = Instant::default();
         }
+        if *claim
+            && let Some(live) = entry.live.as_ref().filter(|_| is_same)
+            && live.tree.get(from).is_some()
+        {
+            // Another node has passed it on, later than the holder announced more.
+            context.outbox.push((from, announce.claimed(None)));
+            return true;
+        }
         let is_rival = entry.live.as_ref().is_some_and(|live| live.instance.node != instance.node);
         if is_rival && now < self.catching_up_until {
             self.parked.retain(|parked| !parked.is(from, *instance));

@@ -1348,6 +1348,20 @@ fn growing() -> Progress {
     Progress::Partial { source: None }
 }
 
+/// Goal: a claim that another node passed on arrives later than what the holder announced since.
+#[test]
+fn a_late_claim_of_a_holder_changes_nothing() {
+    let mut owner = Owner::new();
+    let (id, put) = (named(&owner, "x"), instance(2, 1));
+    let granted = claimed(2, &id, put, None);
+    assert_eq!(owner.receives(2, claim(&id, put)), [granted.clone()]);
+    owner.receives(2, announced(&id, put, true, Progress::Complete));
+    assert_eq!(owner.receives(2, claim(&id, put)), [granted]);
+    assert_eq!(owner.source_of(3, &id), Some(2));
+    let complete = owner.directory.entries.get(&id).and_then(|entry| entry.live.as_ref());
+    assert!(complete.is_some_and(|live| live.is_complete()));
+}
+
 #[test]
 fn a_reservation_keeps_a_name_until_its_result_is_complete() {
     let mut owner = Owner::new();

@@ -178,6 +178,8 @@ impl Node {
             (None, None) if self.copies.get(instance).is_none() => {
                 self.world.send_owners(id, &Message::Withdraw { id: id.clone(), instance });
             }
+            // A claim that another node passed on came after the copy was announced.
+            (None, None) => self.announce(instance),
             _ => {}
         }
     }
