@@ -33,14 +33,14 @@ impl Reduce {
         if self.chosen.len() == self.count || self.arrived_count() == 0 {
             return;
         }
+        let size = self.meta().map_or(0, |meta| meta.size);
+        if size <= INLINE_BYTES_MAX {
+            return self.advance_small(steps);
+        }
         // Wait until every owner has replied once. Before that, existing inputs would look like late ones, and those of
         // one node would get a position each.
         if self.plan.is_none() && self.unanswered > 0 {
             return;
-        }
-        let size = self.meta().map_or(0, |meta| meta.size);
-        if size <= INLINE_BYTES_MAX {
-            return self.advance_small(steps);
         }
         if self.plan.is_some() {
             self.assign_late_arrivals();

@@ -110,6 +110,15 @@ impl Reduce {
     }
 }
 
+/// Goal: the owner of an input that is not needed delays no reduce of small inputs.
+#[test]
+fn small_inputs_are_folded_once_enough_arrived_although_an_owner_has_not_replied() {
+    let mut reduce = reduce(3, 2, None);
+    assert_eq!(reduce.hears(2, Some(small(2, 8))), []);
+    let steps = reduce.hears(1, Some(small(1, 8)));
+    assert!(matches!(&steps[..], [Step::FoldInline(inputs)] if inputs.len() == 2), "{steps:?}");
+}
+
 /// The instances that reach the caller if all orders are executed, as often as they are folded.
 fn folded(steps: &[Step]) -> Vec<Instance> {
     let mut orders: BTreeMap<u32, (NodeId, &FoldOrder)> = BTreeMap::new();
