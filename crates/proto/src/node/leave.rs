@@ -149,7 +149,7 @@ impl Node {
                 self.leaving.count_lost(id);
             }
             if copy.place == Residency::Memory && self.is_file_dropped(instance) {
-                self.world.act(Action::DropSpilled { instance });
+                self.copies.abandon_file(instance, &mut self.world);
             }
         }
     }

@@ -210,6 +210,12 @@ impl Copies {
         Some(id)
     }
 
+    /// Removes the file of a copy in memory that nobody needs any more, also if it is still being written.
+    pub(crate) fn abandon_file(&mut self, instance: Instance, world: &mut World) {
+        self.spill_files.forget(instance);
+        self.drop_file(instance, world);
+    }
+
     fn drop_file(&mut self, instance: Instance, world: &mut World) {
         self.table.set_file_state(instance, FileState::No);
         world.act(Action::DropSpilled { instance });
