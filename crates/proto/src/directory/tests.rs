@@ -1353,10 +1353,9 @@ fn growing() -> Progress {
 fn a_late_claim_of_a_holder_changes_nothing() {
     let mut owner = Owner::new();
     let (id, put) = (named(&owner, "x"), instance(2, 1));
-    let granted = claimed(2, &id, put, None);
-    assert_eq!(owner.receives(2, claim(&id, put)), [granted.clone()]);
+    assert_eq!(owner.receives(2, claim(&id, put)), [claimed(2, &id, put, None)]);
     owner.receives(2, announced(&id, put, true, Progress::Complete));
-    assert_eq!(owner.receives(2, claim(&id, put)), [granted]);
+    assert_eq!(owner.receives(2, claim(&id, put)), [claimed(2, &id, put, None)]);
     assert_eq!(owner.source_of(3, &id), Some(2));
     let complete = owner.directory.entries.get(&id).and_then(|entry| entry.live.as_ref());
     assert!(complete.is_some_and(|live| live.is_complete()));
