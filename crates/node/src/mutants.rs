@@ -3,12 +3,10 @@
 //! Without the feature `injected-bugs`, [`is_active`] is constant false, so the compiler removes the mutants. With it, one
 //! mutant at a time can be activated, for all nodes of the process.
 
-use std::{
-    borrow::Cow,
-    sync::atomic::{AtomicU8, AtomicU32, Ordering},
-};
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
 use hoplite_proto::message::{Message, Source};
+use hoplite_shm::Ready;
 
 /// A bug in the shell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,12 +44,11 @@ pub(crate) fn is_active(bug: Mutant) -> bool {
     cfg!(feature = "mutants") && PLANTED.load(Ordering::SeqCst) == bug as u8
 }
 
-/// The bytes to send of a copy, and whether they are changed.
-pub(crate) fn sent(relayed: bool, bytes: &[u8]) -> (Cow<'_, [u8]>, bool) {
-    if is_active(Mutant::CorruptsCopies) || relayed && is_active(Mutant::CorruptsRelayedCopies) {
-        return (bytes.iter().map(|byte| !byte).collect(), true);
-    }
-    (Cow::Borrowed(bytes), false)
+/// The changed bytes to send of a copy, if a mutant changes them.
+pub(crate) fn sent(relayed: bool, bytes: Ready<'_>) -> Option<Vec<u8>> {
+    let is_changed =
+        is_active(Mutant::CorruptsCopies) || relayed && is_active(Mutant::CorruptsRelayedCopies);
+    is_changed.then(|| bytes.to_vec().iter().map(|byte| !byte).collect())
 }
 
 /// The message to send.

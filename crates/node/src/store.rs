@@ -14,7 +14,7 @@ use std::{
 };
 
 use hoplite_proto::{id::Instance, limits::BLOCK_BYTES, ranges::Ranges, wire::Header};
-use hoplite_shm::{Arena, ShmError, Slot, WriterId, file_size_limit};
+use hoplite_shm::{Arena, Ready, ShmError, Slot, WriterId, file_size_limit};
 use rustix::process::{Resource, getrlimit};
 use tokio::sync::Notify;
 
@@ -94,7 +94,7 @@ impl StoredCopy {
     }
 
     /// Waits until all blocks of `range` are ready, and returns them.
-    pub(crate) async fn wait(&self, range: Range<u64>) -> Result<&[u8], Abandoned> {
+    pub(crate) async fn wait(&self, range: Range<u64>) -> Result<Ready<'_>, Abandoned> {
         // For a complete copy this succeeds at once; registering each time would cost more.
         if let Some(bytes) = self.slot.ready(range.clone()) {
             return Ok(bytes);
@@ -307,7 +307,7 @@ mod tests {
         let reader = tokio::spawn({
             let stored = stored.clone();
             async move {
-                let first = stored.wait(0..BLOCK_BYTES).await.unwrap()[0];
+                let first = stored.wait(0..BLOCK_BYTES).await.unwrap().to_vec()[0];
                 (first, stored.wait(0..3 * BLOCK_BYTES).await.is_err())
             }
         });

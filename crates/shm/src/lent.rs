@@ -15,6 +15,7 @@ use rustix::io::Errno;
 use crate::available::Available;
 use crate::error::ShmError;
 use crate::mapping::{MAPPING_BYTES_MAX, Mapping};
+use crate::ready::Ready;
 use crate::slot::{Slot, slot_bytes};
 
 /// An object in its own memory, with its slot at the beginning. Dropping this leaves the memory to the processes that
@@ -30,7 +31,7 @@ impl Lent {
     ///
     /// # Errors
     /// [`ShmError::NoMemory`] if the host or the control group cannot provide that much.
-    pub fn copy_of(bytes: &[u8]) -> Result<Self, ShmError> {
+    pub fn copy_of(bytes: Ready<'_>) -> Result<Self, ShmError> {
         let len = bytes.len() as u64;
         let wanted = slot_bytes(len).ok_or(ShmError::TooLarge { len, max: MAPPING_BYTES_MAX })?;
         let (mapping, descriptor) =
@@ -38,7 +39,9 @@ impl Lent {
         let extent_len = mapping.len();
         let slot = Slot::new(Arc::new(mapping), 0, len, true, None);
         slot.reset();
-        slot.copy_from(bytes, |_| {})?;
+        let mut copy = slot.claim(0..len).ok_or(ShmError::Claimed { range: 0..len, len })?;
+        bytes.copy_to(&mut copy);
+        copy.commit();
         let failed = |errno: Errno| ShmError::System { call: "fcntl", len, source: errno.into() };
         fs::fcntl_add_seals(&descriptor, SealFlags::FUTURE_WRITE | SealFlags::SEAL)
             .map_err(failed)?;
@@ -73,11 +76,11 @@ mod tests {
 
     #[test]
     fn a_reader_can_neither_change_nor_keep_lent_memory() {
-        let lent = Lent::copy_of(&[7; 100_000]).unwrap();
+        let lent = Lent::copy_of((&[7; 100_000][..]).into()).unwrap();
         let theirs = File::from(lent.as_fd().try_clone_to_owned().unwrap());
         let mapping = Mapping::map_lent(&theirs, lent.extent_len()).unwrap();
         let slot = Slot::open(Arc::new(mapping), 0, 100_000).unwrap();
-        assert_eq!(slot.bytes().unwrap(), [7; 100_000]);
+        assert_eq!(slot.bytes().unwrap().to_vec(), [7; 100_000]);
         let path = format!("/proc/self/fd/{}", theirs.as_raw_fd());
         let again = OpenOptions::new().read(true).write(true).open(path).unwrap();
         for file in [&theirs, &again] {

@@ -14,8 +14,9 @@
 //! # Invariants across processes
 //! A ready block is never written again while its slot lives, and only one process writes a slot. Within one process
 //! and one mapping, this crate enforces that. The kernel enforces it for readers, which have no writable mapping of a
-//! sealed extent. Only the writer of an extent and the processes that it forks could violate it, and only for that
-//! writer's own objects: its extents never contain other bytes.
+//! sealed extent. The writer of an extent and the processes that it forks can violate it, but only for that writer's
+//! own objects: its extents never contain other bytes. A process that does not trust the writer reads such bytes with
+//! atomic loads ([`Ready`]), and records that an object is complete in its own memory ([`Slot::record_complete`]).
 //!
 //! Lengths, offsets and progress words from other processes are validated. Wrong ones cause wrong data or an error,
 //! never an access outside the mapping.
@@ -52,6 +53,7 @@ mod os {
         try_send_with_fds,
     };
     pub use crate::process_id::process_id;
+    pub use crate::ready::{Foreign, Ready};
     pub use crate::slot::Slot;
     pub use crate::socket_option::{
         PathInfo, Peer, limit_retransmission, path_info, peer, peer_process, refuse_descriptors,
@@ -82,6 +84,8 @@ mod opened;
 mod pass_fd;
 #[cfg(not(loom))]
 mod process_id;
+#[cfg(not(loom))]
+mod ready;
 #[cfg(not(loom))]
 mod slot;
 #[cfg(not(loom))]

@@ -27,6 +27,8 @@ pub const fn header_bytes(len: u64) -> u64 {
 pub struct ProgressRef<'a> {
     words: &'a [AtomicU64],
     len: u64,
+    /// Every byte is ready, whatever the words contain.
+    completed: bool,
 }
 
 impl<'a> ProgressRef<'a> {
@@ -37,7 +39,13 @@ impl<'a> ProgressRef<'a> {
     pub fn new(words: &'a [AtomicU64], len: u64) -> Self {
         let needed = word_count(len);
         assert!(words.len() as u64 >= needed, "{} of {needed} progress words", words.len());
-        Self { words: &words[..needed as usize], len }
+        Self { words: &words[..needed as usize], len, completed: false }
+    }
+
+    /// The same progress with every byte ready, whatever the words contain.
+    #[cfg_attr(loom, expect(dead_code, reason = "for slots, which loom does not build"))]
+    pub(crate) const fn completed(self) -> Self {
+        Self { completed: true, ..self }
     }
 
     /// Bytes of the payload.
@@ -57,13 +65,16 @@ impl<'a> ProgressRef<'a> {
 
     /// Bytes ready from the start, with acquire ordering: these bytes may be read afterwards.
     pub fn prefix(&self) -> u64 {
+        if self.completed {
+            return self.len;
+        }
         // Another process may have written the words: a wrong one must not lead past the payload.
         load(&self.words[0]).min(self.len)
     }
 
     /// Whether `block` is ready, with acquire ordering. False for a block beyond the end.
     pub fn is_ready(&self, block: u64) -> bool {
-        block < self.blocks() && load(self.word(block)) & bit(block) != 0
+        block < self.blocks() && (self.completed || load(self.word(block)) & bit(block) != 0)
     }
 
     /// Whether every byte of `range` is ready, with acquire ordering. False if it is not inside the payload.

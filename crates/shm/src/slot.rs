@@ -1,7 +1,8 @@
 //! One object's space in an extent: its progress, then its payload. It handles offsets and blocks, not objects.
 //!
-//! Readers access ready bytes, writers access claimed bytes. A byte is never both: a claim of ready blocks is refused,
-//! and only committing a claim makes blocks ready.
+//! Readers access ready bytes, writers access claimed bytes. Within one process, a byte is never both: a claim of ready
+//! blocks is refused, and only committing a claim makes blocks ready. Bytes of a writer in another process are read
+//! with atomic loads ([`Ready`]), because that writer may not keep to this.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -9,13 +10,15 @@ use std::fmt;
 use std::ops::Range;
 use std::ptr;
 use std::slice;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::error::ShmError;
 use crate::extent::ExtentId;
 use crate::mapping::{MAPPING_BYTES_MAX, Mapping};
 use crate::progress::{ProgressRef, ProgressWriter, header_bytes, word_count};
-use crate::sync::AtomicU64;
+use crate::ready::{Foreign, Ready};
+use crate::sync::{AtomicU64, Ordering};
 use crate::units::{BLOCK_BYTES, PAGE_BYTES};
 
 /// Bytes that a slot for `len` bytes takes in an extent, a multiple of a page. `None` if no mapping can be that long.
@@ -37,6 +40,8 @@ pub(crate) struct SlotInner {
     offset: u64,
     len: u64,
     writable: bool,
+    /// Set once this process knows that every byte is ready, whatever the header contains later.
+    complete: AtomicBool,
     /// Claimed ranges, start to end. They do not overlap and contain no ready block.
     claims: Mutex<BTreeMap<u64, u64>>,
     /// Frees the space; `None` for a slot in another process's memory.
@@ -85,8 +90,8 @@ impl Slot {
         writable: bool,
         lease: Option<Box<dyn Allocation>>,
     ) -> Self {
-        let claims = Mutex::default();
-        Self(Arc::new(SlotInner { mapping, offset, len, writable, claims, lease }))
+        let (complete, claims) = (AtomicBool::new(false), Mutex::default());
+        Self(Arc::new(SlotInner { mapping, offset, len, writable, complete, claims, lease }))
     }
 
     /// Bytes of the payload.
@@ -101,7 +106,17 @@ impl Slot {
 
     /// Which bytes are ready.
     pub fn progress(&self) -> ProgressRef<'_> {
-        ProgressRef::new(self.words(), self.0.len)
+        let progress = ProgressRef::new(self.words(), self.0.len);
+        // Acquire: whoever set it has seen the bytes.
+        if self.0.complete.load(Ordering::Acquire) { progress.completed() } else { progress }
+    }
+
+    /// Records in this process's own memory that every byte is ready. From now on the header is not read: its writer
+    /// could reset it, and a complete object would be missing bytes.
+    ///
+    /// Call it once the writer has reported the end, and [`is_complete`](Self::is_complete) has confirmed that.
+    pub fn record_complete(&self) {
+        self.0.complete.store(true, Ordering::Release);
     }
 
     /// Whether every byte is ready.
@@ -126,22 +141,28 @@ impl Slot {
         self.0.offset
     }
 
-    /// Returns the bytes of `range` if all of them are ready; they never change again.
+    /// Returns the bytes of `range` if all of them are ready. Their writer must not change them again.
     ///
     /// Returns `None` if a byte is not ready yet, or if the range is not inside the payload.
-    pub fn ready(&self, range: Range<u64>) -> Option<&[u8]> {
+    pub fn ready(&self, range: Range<u64>) -> Option<Ready<'_>> {
         if !self.progress().is_range_ready(range.clone()) {
             return None;
         }
-        let start = self.payload(range.start);
-        // SAFETY: `is_range_ready` found the range inside the payload, which stays mapped while the slot lives. No
-        // `&mut` covers it: `claim` refuses ready blocks, and a claim ends before its blocks become ready. Writers of
-        // this slot in other processes run the same code (see the crate documentation).
-        Some(unsafe { slice::from_raw_parts(start, (range.end - range.start) as usize) })
+        let (start, len) = (self.payload(range.start), (range.end - range.start) as usize);
+        Some(if self.0.writable {
+            // SAFETY: `is_range_ready` found the range inside the payload, which stays mapped while the slot lives. No
+            // `&mut` covers it: `claim` refuses ready blocks, and a claim ends before its blocks become ready. No other
+            // process writes it: memory that this process may claim is either in an extent of the pool, which was
+            // sealed before another process got it, or this process is its only writer.
+            Ready::Own(unsafe { slice::from_raw_parts(start, len) })
+        } else {
+            // SAFETY: as above, the range is mapped while the slot lives. This process cannot claim any of it.
+            Ready::Foreign(unsafe { Foreign::new(start, len) })
+        })
     }
 
     /// Returns the whole payload if it is complete.
-    pub fn bytes(&self) -> Option<&[u8]> {
+    pub fn bytes(&self) -> Option<Ready<'_>> {
         self.ready(0..self.0.len)
     }
 

@@ -66,7 +66,10 @@ impl Lent {
     }
 
     fn assert_unchanged(&self, way: &str) {
-        assert!(self.slot.bytes().unwrap().iter().all(|byte| *byte == 7), "changed by {way}");
+        assert!(
+            self.slot.bytes().unwrap().to_vec().iter().all(|byte| *byte == 7),
+            "changed by {way}"
+        );
         let facts = fs::fstat(&self.descriptor).unwrap();
         assert_eq!(facts.st_size as u64, self.extent_len, "resized by {way}");
         assert_eq!(facts.st_blocks as u64 * 512, self.extent_len, "cut by {way}");

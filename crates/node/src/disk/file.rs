@@ -9,6 +9,7 @@
 //! given path.
 
 use std::{
+    fmt,
     fs::{File, OpenOptions},
     io::{self, ErrorKind},
     ops::Range,
@@ -27,7 +28,7 @@ use hoplite_proto::{
     node::SpilledCopy,
     wire,
 };
-use hoplite_shm::{Slot, file_size_limit};
+use hoplite_shm::{Ready, Slot, file_size_limit};
 use rustix::fs::{Advice, FallocateFlags};
 use serde::{Deserialize, Serialize};
 
@@ -68,11 +69,46 @@ pub(super) enum Source<'a> {
 }
 
 impl Source<'_> {
-    fn chunk(&self, range: Range<u64>) -> Option<&[u8]> {
+    fn chunk(&self, range: Range<u64>) -> Option<Ready<'_>> {
         match self {
             Self::Slot(slot) => slot.ready(range),
-            Self::Bytes(bytes) => bytes.get(range.start as usize..range.end as usize),
+            Self::Bytes(bytes) => Some(bytes.get(range.start as usize..range.end as usize)?.into()),
         }
+    }
+}
+
+/// Why a copy was not written.
+#[derive(Debug)]
+pub(super) struct WriteError {
+    error: io::Error,
+    /// Whether the disk would not take another copy either.
+    pub(super) is_disk_failing: bool,
+}
+
+impl WriteError {
+    /// The error of a copy that can't be written, to a disk that can write others.
+    const fn of_copy(error: io::Error) -> Self {
+        Self { error, is_disk_failing: false }
+    }
+}
+
+impl From<io::Error> for WriteError {
+    fn from(error: io::Error) -> Self {
+        // The limit is of a file, not of the disk.
+        let is_disk_failing = error.kind() != ErrorKind::FileTooLarge;
+        Self { error, is_disk_failing }
+    }
+}
+
+impl From<rustix::io::Errno> for WriteError {
+    fn from(errno: rustix::io::Errno) -> Self {
+        io::Error::from(errno).into()
+    }
+}
+
+impl fmt::Display for WriteError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
     }
 }
 
@@ -101,7 +137,7 @@ pub(super) fn write(
     source: Source<'_>,
     buffer: &mut Vec<u8>,
     is_void: impl Fn() -> bool,
-) -> io::Result<Option<SpillFile>> {
+) -> Result<Option<SpillFile>, WriteError> {
     let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
     let written = fill(&file, path, copy, &source, buffer, is_void);
     if !matches!(written, Ok(Some(_))) {
@@ -117,7 +153,7 @@ fn fill(
     source: &Source<'_>,
     buffer: &mut Vec<u8>,
     is_void: impl Fn() -> bool,
-) -> io::Result<Option<SpillFile>> {
+) -> Result<Option<SpillFile>, WriteError> {
     let (begin, length) = (begin_of(copy), copy.meta.size);
     let at = (begin.len() as u64).next_multiple_of(PAGE_BYTES);
     let chunks = length.div_ceil(CHUNK_BYTES);
@@ -138,12 +174,18 @@ fn fill(
         if is_void() {
             return Ok(None);
         }
-        let missing = || io::Error::new(ErrorKind::UnexpectedEof, "its bytes are missing");
+        let missing = || {
+            let error = io::Error::new(ErrorKind::UnexpectedEof, "its bytes are missing");
+            WriteError::of_copy(error)
+        };
         let bytes = source.chunk(range.clone()).ok_or_else(missing)?;
-        buffer.clear();
-        buffer.extend_from_slice(bytes);
-        sums.push(crc(buffer));
-        file.write_all_at(buffer, at + range.start)?;
+        if buffer.len() < bytes.len() {
+            buffer.resize(bytes.len(), 0);
+        }
+        let copy = &mut buffer[..bytes.len()];
+        bytes.copy_to(copy);
+        sums.push(crc(copy));
+        file.write_all_at(copy, at + range.start)?;
     }
     let table: Vec<u8> = sums.iter().flat_map(|sum| sum.to_le_bytes()).collect();
     let mut rest = table.clone();
@@ -425,7 +467,7 @@ mod tests {
             let store = Store::new(1 << 30);
             let stored = memory(&store);
             assert!(file.read_into(&stored).unwrap());
-            assert!(stored.slot.bytes().unwrap() == bytes);
+            assert!(stored.slot.bytes().unwrap().to_vec() == bytes);
         }
     }
 

@@ -4,6 +4,7 @@
 use std::{ops::Range, sync::Arc};
 
 use hoplite_proto::{id::Instance, node::Event};
+use hoplite_shm::Ready;
 
 use crate::{
     disk::file::{SpillFile, SpillReader},
@@ -29,7 +30,7 @@ impl Input {
         &mut self,
         transfers: &Transfers,
         range: Range<u64>,
-    ) -> Result<&[u8], String> {
+    ) -> Result<Ready<'_>, String> {
         let (instance, reading, frame) = match self {
             Self::Memory(stored) => {
                 let dropped = |_| "an input was dropped".to_string();
@@ -65,6 +66,6 @@ impl Input {
             }
             *reading = Some(file);
         }
-        Ok(frame)
+        Ok(frame[..].into())
     }
 }

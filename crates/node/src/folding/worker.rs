@@ -14,12 +14,13 @@ use std::{
 use hoplite_proto::{
     id::{Instance, NodeId},
     inline::Inline,
-    limits::WINDOW_BYTES,
+    limits::{BLOCK_BYTES, WINDOW_BYTES},
     message::{FoldKey, FoldOrder},
     meta::{Dtype, Op},
     node::{Event, FOLD_STALL_NS},
     reduce::ring::{PART_ALIGN_BYTES, PART_BYTES_MAX},
 };
+use hoplite_shm::Ready;
 use tokio::sync::{mpsc, oneshot};
 
 use super::{input::Input, kernels};
@@ -158,6 +159,7 @@ async fn run(
     sink: Sink,
 ) -> Result<(), String> {
     let (frame, mut at, mut frames) = (u64::from(order.frame), order.part.start, 0_u64);
+    let mut block = vec![0; BLOCK_BYTES as usize];
     let mut children = Vec::new();
     // Aborts the receivers of the children's streams with this fold.
     let mut receivers = tokio::task::JoinSet::new();
@@ -198,13 +200,13 @@ async fn run(
             match &mut sum {
                 None => {
                     let mut first = transfers.streams.piece(bytes.len());
-                    first.copy_from_slice(bytes);
+                    bytes.copy_to(&mut first);
                     sum = Some(first);
                 }
                 Some(sum) => {
-                    kernels::fold(order.op, order.dtype, sum, bytes);
+                    fold_input(order, sum, bytes, &mut block);
                     if mutants::is_active(Mutant::FoldsTwice) {
-                        kernels::fold(order.op, order.dtype, sum, bytes);
+                        fold_input(order, sum, bytes, &mut block);
                     }
                     folded.add(bytes.len() as u64);
                 }
@@ -229,6 +231,18 @@ async fn run(
         parent.closed().await;
     }
     Ok(())
+}
+
+/// Folds an input. Bytes that another process can write are copied to `block` first, whose size fits the cache.
+fn fold_input(order: &FoldOrder, sum: &mut [u8], input: Ready<'_>, block: &mut [u8]) {
+    if let Some(bytes) = input.own() {
+        return kernels::fold(order.op, order.dtype, sum, bytes);
+    }
+    for (sum, bytes) in sum.chunks_mut(block.len()).zip(input.chunks(block.len())) {
+        let copy = &mut block[..bytes.len()];
+        bytes.copy_to(copy);
+        kernels::fold(order.op, order.dtype, sum, copy);
+    }
 }
 
 /// The stream of a child.

@@ -186,16 +186,18 @@ impl Restricted {
                 CopyError { limit: Some(limit), detail }
             })
         };
-        let bytes = take(&self.programs.copy_bytes, len, "COPIES_MAX", "bytes of copies")?;
+        let room = take(&self.programs.copy_bytes, len, "COPIES_MAX", "bytes of copies")?;
         let number = take(&self.programs.copies, 1, "COPIES_MAX", "copies")?;
-        let lent = Lent::copy_of(slot.bytes().unwrap_or_default()).map_err(|error| CopyError {
+        let failed = |why: &dyn std::fmt::Display| CopyError {
             limit: None,
-            detail: format!("copying the object failed: {error}"),
-        })?;
+            detail: format!("copying the object failed: {why}"),
+        };
+        let bytes = slot.bytes().ok_or_else(|| failed(&"it is incomplete"))?;
+        let lent = Lent::copy_of(bytes).map_err(|error| failed(&error))?;
         let (extent, extent_len) = (COPY | self.programs.events.next_id(), lent.extent_len());
         let region = Region { extent, extent_len, offset: 0, len, has_descriptor: false };
         let programs = self.programs.clone();
-        Ok((region, Arc::new(PrivateCopy { programs, lent, _bytes: bytes, _number: number })))
+        Ok((region, Arc::new(PrivateCopy { programs, lent, _bytes: room, _number: number })))
     }
 
     /// The copies that the process reads.

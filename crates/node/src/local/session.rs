@@ -397,6 +397,8 @@ impl Session {
                 };
                 return self.send_reply(request, Err(CallError::InvalidArgument(said)), None, None);
             }
+            // The state machine is about to count on it.
+            stored.slot.record_complete();
             stored.grew();
         }
         let session = self.clone();

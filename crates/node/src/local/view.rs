@@ -15,7 +15,7 @@ use hoplite_proto::{
     request::{Reply, Request},
     selection::Selection,
 };
-use hoplite_shm::Slot;
+use hoplite_shm::{Ready, Slot};
 
 use super::{
     connection::{Connection, slot_of},
@@ -56,6 +56,10 @@ impl SlotGuard {
             Reply::Growing { .. } => OnDrop::StopFollowing(request),
             Reply::Got { .. } => {
                 connection.read_began();
+                // The node has seen the seal; the header is the writer's.
+                if let Some(slot) = &slot {
+                    slot.record_complete();
+                }
                 OnDrop::Release
             }
             _ => OnDrop::Abort,
@@ -155,8 +159,12 @@ impl View {
     pub fn as_bytes(&self) -> &[u8] {
         let all = match &self.body {
             Body::Inline(bytes) => bytes.as_bytes(),
-            // It was complete when the view was created, and stays so.
-            Body::Slot(guard) => guard.slot.as_ref().and_then(Slot::bytes).unwrap_or_default(),
+            // The node has reported that it is complete. A process without a capability trusts the others of its user;
+            // one with a capability reads a copy that nobody can write.
+            Body::Slot(guard) => {
+                let bytes = guard.slot.as_ref().and_then(Slot::bytes);
+                bytes.map(Ready::trusting_writer).unwrap_or_default()
+            }
         };
         self.part.clone().map_or(all, |part| all.get(part).unwrap_or_default())
     }
@@ -185,7 +193,7 @@ impl PartialView {
         let end = slot.progress().prefix().min(out.len() as u64);
         match slot.ready(start..end) {
             Some(bytes) if start < end => {
-                out[start as usize..end as usize].copy_from_slice(bytes);
+                bytes.copy_to(&mut out[start as usize..end as usize]);
                 end
             }
             _ => start,

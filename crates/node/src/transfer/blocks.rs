@@ -4,6 +4,7 @@
 use std::io::{self, IoSlice, IoSliceMut};
 
 use hoplite_proto::wire::{FrameKind, HEADER_BYTES, Header, WireError};
+use hoplite_shm::Ready;
 use tokio::{
     io::{AsyncWriteExt, Interest},
     net::TcpStream,
@@ -182,23 +183,21 @@ pub(crate) fn open(
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Of {
     pub(crate) transfer: u64,
-    /// Whether a process of this host can write to the object.
-    pub(crate) fragile: bool,
     /// Number of transfers that share the busiest link on the path.
     pub(crate) shares: u16,
 }
 
 /// Writes frames, each an offset in an object and its bytes. `known` returns known checksums by offset and length.
 ///
-/// Encrypted frames are copies, in memory of `streams`. Frames of a `fragile` object, which a process of this host can
-/// write to, are copies too. Their checksums cover the copy: if a program changes its object against the contract, this
-/// node does not appear to send corrupt bytes.
+/// Encrypted frames are copies, in memory of `streams`. Bytes that a process of this host can write are copied too. Their
+/// checksums cover the copy: if a program changes its object against the contract, this node does not appear to send
+/// corrupt bytes.
 pub(crate) async fn write<'a, W>(
     writer: &mut W,
     seal: &mut Seal,
     streams: &Streams,
-    Of { transfer, fragile, shares }: Of,
-    frames: impl Iterator<Item = (u64, &'a [u8])> + Clone,
+    Of { transfer, shares }: Of,
+    frames: impl Iterator<Item = (u64, Ready<'a>)> + Clone,
     known: impl Fn(u64, usize) -> Option<u32>,
 ) -> io::Result<()>
 where
@@ -210,15 +209,20 @@ where
         let new = Header::new(FrameKind::Blocks, bytes.len() as u32, checksum);
         Header { shares, transfer, offset, ..new }
     };
-    if fragile || !seal.is_disabled() {
+    let own: Option<Vec<(u64, &[u8])>> = if seal.is_disabled() {
+        frames.clone().map(|(offset, bytes)| Some((offset, bytes.own()?))).collect()
+    } else {
+        None
+    };
+    let Some(own) = own else {
         let copied = copied(seal, streams, frames, header);
         return writer.write_all(&copied).await;
-    }
+    };
     let headers: Vec<[u8; HEADER_BYTES]> =
-        frames.clone().map(|(offset, bytes)| header(offset, bytes).encode()).collect();
+        own.iter().map(|(offset, bytes)| header(*offset, bytes).encode()).collect();
     let mut pieces: Vec<IoSlice<'_>> = headers
         .iter()
-        .zip(frames)
+        .zip(own)
         .flat_map(|(header, (_, bytes))| [IoSlice::new(header), IoSlice::new(bytes)])
         .collect();
     channel::write_pieces(writer, &mut pieces).await
@@ -228,7 +232,7 @@ where
 fn copied<'a>(
     seal: &mut Seal,
     streams: &Streams,
-    frames: impl Iterator<Item = (u64, &'a [u8])> + Clone,
+    frames: impl Iterator<Item = (u64, Ready<'a>)> + Clone,
     header: impl Fn(u64, &[u8]) -> Header,
 ) -> Piece {
     let length = frames.clone().map(|(_, bytes)| HEADER_BYTES + bytes.len()).sum();
@@ -237,7 +241,7 @@ fn copied<'a>(
     for (offset, bytes) in frames {
         let (frame, behind) = rest.split_at_mut(HEADER_BYTES + bytes.len());
         let (head, body) = frame.split_at_mut(HEADER_BYTES);
-        body.copy_from_slice(bytes);
+        bytes.copy_to(body);
         let mut header = header(offset, body);
         seal.seal(&mut header, body);
         head.copy_from_slice(&header.encode());
@@ -248,16 +252,16 @@ fn copied<'a>(
 
 /// Splits `bytes`, which start at `offset` of an object, into frames of `frame` bytes.
 pub(crate) fn frames(
-    bytes: &[u8],
+    bytes: Ready<'_>,
     offset: u64,
     frame: u64,
-) -> impl Iterator<Item = (u64, &[u8])> + Clone {
+) -> impl Iterator<Item = (u64, Ready<'_>)> + Clone {
     let place = move |(index, of)| (offset + index as u64 * frame, swapped(bytes, index, of));
     bytes.chunks(frame as usize).enumerate().map(place)
 }
 
 /// Returns a frame, or its neighbor if the mutant for that is active.
-fn swapped<'a>(all: &'a [u8], index: usize, frame: &'a [u8]) -> &'a [u8] {
+fn swapped<'a>(all: Ready<'a>, index: usize, frame: Ready<'a>) -> Ready<'a> {
     let other = || all.chunks(frame.len()).nth(index ^ 1).filter(|it| it.len() == frame.len());
     let is_wanted =
         mutants::is_active(Mutant::SwapsBlocks) && all.len() >= (index + 1) * frame.len();
@@ -271,6 +275,7 @@ mod tests {
         task::{Context, Poll},
     };
 
+    use hoplite_shm::{Arena, WriterId};
     use tokio::{io::AsyncWriteExt, net::TcpListener};
 
     use super::*;
@@ -282,17 +287,15 @@ mod tests {
         (near.unwrap(), far.unwrap().0)
     }
 
-    const fn of(transfer: u64, fragile: bool) -> Of {
-        Of { transfer, fragile, shares: 1 }
+    const fn of(transfer: u64) -> Of {
+        Of { transfer, shares: 1 }
     }
 
     /// Frames of `bytes` as they are sent, encrypted or not.
     async fn sent(secret: Option<[u8; 32]>, transfer: u64, bytes: &[u8], frame: u64) -> Vec<u8> {
         let (mut sent, mut seal, streams) = (Vec::new(), Seal::new(secret), Streams::default());
-        let frames = frames(bytes, 0, frame);
-        write(&mut sent, &mut seal, &streams, of(transfer, false), frames, |_, _| None)
-            .await
-            .unwrap();
+        let frames = frames(bytes.into(), 0, frame);
+        write(&mut sent, &mut seal, &streams, of(transfer), frames, |_, _| None).await.unwrap();
         sent
     }
 
@@ -414,14 +417,20 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn fragile_and_encrypted_frames_are_copied() {
-        let (bytes, streams) = (pattern(100), Streams::default());
-        for (secret, fragile, is_given_it) in
-            [(None, false, true), (None, true, false), (Some([3; 32]), false, false)]
+    async fn bytes_that_others_can_write_and_encrypted_frames_are_copied() {
+        let (arena, streams) = (Arena::new(1 << 20), Streams::default());
+        let own = arena.allocate(100, None).unwrap();
+        own.copy_from(&pattern(100), |_| {}).unwrap();
+        let theirs = arena.allocate(100, Some(WriterId(1))).unwrap();
+        theirs.record_complete();
+        for (secret, slot, is_given_it) in
+            [(None, &own, true), (None, &theirs, false), (Some([3; 32]), &own, false)]
         {
-            let mut spy = Spy { object: bytes.as_ptr_range(), is_given_it: false };
-            let (mut seal, frames) = (Seal::new(secret), frames(&bytes, 0, 50));
-            let sending = write(&mut spy, &mut seal, &streams, of(1, fragile), frames, |_, _| None);
+            let bytes = slot.bytes().unwrap();
+            let object = bytes.trusting_writer().as_ptr_range();
+            let mut spy = Spy { object, is_given_it: false };
+            let (mut seal, frames) = (Seal::new(secret), frames(bytes, 0, 50));
+            let sending = write(&mut spy, &mut seal, &streams, of(1), frames, |_, _| None);
             sending.await.unwrap();
             assert_eq!(spy.is_given_it, is_given_it);
         }

@@ -22,7 +22,8 @@ pub(crate) async fn digest_of(tasks: &Supervisor, stored: &Arc<StoredCopy>) -> O
         at = run.end;
         let stored = stored.clone();
         let work = move || {
-            digesting.add(stored.slot.ready(run)?);
+            // Received bytes are in memory that only this process writes.
+            digesting.add(stored.slot.ready(run)?.own()?);
             Some(digesting)
         };
         digesting = tasks.spawn_blocking(Task::Receive, work).await.ok().flatten().flatten()?;

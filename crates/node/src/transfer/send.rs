@@ -21,6 +21,7 @@ use hoplite_proto::{
     pipeline::is_frame_length,
     wire::{self, Fetch, FetchTarget, FrameKind, Unavailable, WireError},
 };
+use hoplite_shm::Ready;
 use tokio::{
     io::AsyncWriteExt,
     net::tcp::{OwnedReadHalf, OwnedWriteHalf},
@@ -354,14 +355,18 @@ async fn send_ranges(
             // Send whole frames only: the rest of the credit is for the next.
             let end = if granted == most { batch.end } else { at + granted / frame * frame };
             credit.give_back(granted - (end - at));
-            let Some(bytes) = stored.slot.ready(at..end) else { continue };
-            let (bytes, is_changed) = mutants::sent(relayed, bytes);
-            let frames = blocks::frames(&bytes, at, frame);
+            let Some(bytes) = stored.slot.ready(at..end) else {
+                // The writer has reset the progress of an object that it has not sealed.
+                credit.give_back(end - at);
+                continue;
+            };
+            let changed = mutants::sent(relayed, bytes);
+            let frames = blocks::frames(changed.as_deref().map_or(bytes, Into::into), at, frame);
             let (Writer { stream, seal, .. }, streams) = (&mut *writer, &transfers.streams);
-            let known = |at, length| if is_changed { None } else { stored.known_sum(at, length) };
-            // The process that put the object may have it mapped writable.
+            let known =
+                |at, length| if changed.is_some() { None } else { stored.known_sum(at, length) };
             let shares = streams.shares_out().max(stored.shares_upstream());
-            let of = Of { transfer, fragile: !relayed, shares };
+            let of = Of { transfer, shares };
             let writing = blocks::write(stream, seal, streams, of, frames, known);
             timeout.expect("accepted", writing).await?;
             timeout.moved(end - at);
@@ -418,13 +423,13 @@ async fn send_partial(
             }
         }
         let pieces = batch.iter().filter_map(|frame| match frame {
-            Frame::Bytes { offset, bytes } => Some((*offset, &**bytes)),
+            Frame::Bytes { offset, bytes } => Some((*offset, Ready::from(&**bytes))),
             Frame::End => None,
         });
         let length: u64 = pieces.clone().map(|(_, bytes)| bytes.len() as u64).sum();
         credit.take(length, length).await?;
         let (Writer { stream, seal, .. }, streams) = (&mut *writer, &transfers.streams);
-        let of = Of { transfer, fragile: false, shares: streams.shares_out() };
+        let of = Of { transfer, shares: streams.shares_out() };
         blocks::write(stream, seal, streams, of, pieces, |_, _| None).await?;
         transfers.counters.bytes_partial.add(length);
         transfers.network.traffic.sent(writer.node, length);

@@ -254,7 +254,7 @@ fn memory_is_mapped_once_and_unmapped_on_request() {
         let Ok(AttachedReply::Reply(_, Some(slot))) = get(&mut node, place(has_descriptor)) else {
             panic!()
         };
-        assert_eq!(slot.bytes().unwrap(), [7; LEN as usize]);
+        assert_eq!(slot.bytes().unwrap().to_vec(), [7; LEN as usize]);
     }
     node.send(&FromNode::Unmap { extents: vec![extent.0] }, None);
     assert!(

@@ -48,9 +48,8 @@ impl Sender {
     /// The same, from byte `at` on.
     async fn send_from(&mut self, at: u64, numbers: Range<u64>, wrong: bool) {
         let bytes: Vec<u8> = numbers.flat_map(block).collect();
-        let (streams, of) =
-            (Streams::default(), Of { transfer: self.transfer, fragile: false, shares: 1 });
-        let frames = blocks::frames(&bytes, at, self.fetch.frame.into());
+        let (streams, of) = (Streams::default(), Of { transfer: self.transfer, shares: 1 });
+        let frames = blocks::frames(bytes[..].into(), at, self.fetch.frame.into());
         let known = |_, _| wrong.then_some(1);
         let Channel { stream, seal, .. } = &mut self.channel;
         blocks::write(stream, seal, &streams, of, frames, known).await.unwrap();
@@ -118,7 +117,7 @@ async fn range_of_another_copy_is_put_at_the_front() {
     sender.end().await;
     assert_eq!(ended(&mut scene).await, Event::Fetched { instance: INSTANCE });
     let all: Vec<u8> = (0..3).flat_map(block).collect();
-    assert!(stored.slot.bytes().unwrap() == all);
+    assert!(stored.slot.bytes().unwrap().to_vec() == all);
     assert_eq!(stored.known_sum(START + BLOCK, BLOCK as usize), None, "it serves nobody");
 }
 
@@ -137,7 +136,7 @@ async fn missing_ranges_are_requested_and_put_in_place() {
     sender.end().await;
     assert_eq!(ended(&mut scene).await, Event::Fetched { instance: INSTANCE });
     let all: Vec<u8> = (0..5).flat_map(block).collect();
-    assert!(stored.slot.bytes().unwrap() == all);
+    assert!(stored.slot.bytes().unwrap().to_vec() == all);
     assert_eq!(scene.transfers.counters.values().bytes_received, 4 * BLOCK);
     assert!(
         scene.transfers.network.peers.take_idle(PEER).is_some(),

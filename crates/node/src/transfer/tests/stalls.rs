@@ -55,9 +55,9 @@ impl Asked {
     /// Sends the whole object.
     async fn send_all(&mut self) {
         let (bytes, streams) = (bytes(), Streams::default());
-        let frames = blocks::frames(&bytes, 0, self.frame.into());
+        let frames = blocks::frames(bytes[..].into(), 0, self.frame.into());
         let Channel { stream, seal, .. } = &mut self.channel;
-        let of = blocks::Of { transfer: self.transfer, fragile: false, shares: 1 };
+        let of = blocks::Of { transfer: self.transfer, shares: 1 };
         blocks::write(stream, seal, &streams, of, frames, |_, _| None).await.unwrap();
         self.channel.send(frame::bare(FrameKind::End, self.transfer, 0)).await.unwrap();
     }
