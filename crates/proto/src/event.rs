@@ -140,6 +140,8 @@ pub enum Event {
         instance: Instance,
         /// The folder and the error of the operating system.
         detail: String,
+        /// Whether the disk would not take another copy either. If not, only this copy can't be written.
+        is_disk_failing: bool,
     },
     /// A copy is completely back in memory.
     Unspilled {

@@ -396,6 +396,13 @@ impl Table {
         });
     }
 
+    /// Makes a copy the most recently used one.
+    pub fn touch(&mut self, instance: Instance) {
+        self.uses += 1;
+        let last_use = self.uses;
+        self.change(instance, |copy| copy.last_use = last_use);
+    }
+
     /// Marks a copy whose only user has copied the bytes. Once unpinned it is evicted before all copies that were not
     /// passed over. It has no effect if the copy has several pins.
     pub fn pass_over(&mut self, instance: Instance) {
@@ -456,12 +463,7 @@ impl Table {
             self.others.remove(&(copy.id.clone(), instance));
         }
         let has_slot = copy.inline.is_none() && copy.place != Residency::Disk;
-        Some(Removed {
-            id: copy.id,
-            instance,
-            has_slot,
-            has_file: copy.file_state != FileState::No,
-        })
+        Some(Removed { id: copy.id, instance, has_slot, has_file: copy.file_state.has_file() })
     }
 
     /// Changes a copy, and updates its cost, its place in the order of eviction and the counts.

@@ -66,7 +66,8 @@ impl World {
         let Some(file) = file else { return };
         let event = if is_failing {
             host.files.remove(&instance);
-            Event::SpillFailed { instance, detail: "injected failure".into() }
+            let is_disk_failing = self.dice.chance(50);
+            Event::SpillFailed { instance, detail: "injected failure".into(), is_disk_failing }
         } else {
             file.is_written = true;
             Event::Spilled { instance }

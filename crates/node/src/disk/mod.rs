@@ -314,7 +314,8 @@ impl Disk {
                 self.counters.spill_failures.add(1);
                 let detail = format!("{}: {error}", self.path().display());
                 log_once!(warn, detail, %instance, "can't spill to {detail}");
-                Event::SpillFailed { instance, detail }
+                let is_disk_failing = error.is_disk_failing;
+                Event::SpillFailed { instance, detail, is_disk_failing }
             }
         };
         self.events.send(event);

@@ -109,7 +109,7 @@ impl Recorder {
                     self.record(What::Unspilled { id, ns: now.since(since) });
                 }
             }
-            Event::SpillFailed { instance, detail } => {
+            Event::SpillFailed { instance, detail, .. } => {
                 let file = self.running.spills.remove(instance);
                 self.file_failed(file, detail);
             }

@@ -161,7 +161,7 @@ impl Node {
         };
         let is_lost = self.leaving.is_lost(instance, self.copies.table());
         let is_kept = copy.file_state == FileState::Written && is_lost && !copy.doomed;
-        copy.file_state != FileState::No && !is_kept
+        copy.file_state.has_file() && !is_kept
     }
 
     /// Removes files of adopted copies that may be read until this node ends.

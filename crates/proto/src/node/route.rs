@@ -21,7 +21,9 @@ impl Node {
             Event::SlotFailed { instance, detail } => self.slot_failed(instance, detail),
             Event::CopiesRecovered { all } => self.recover_copies(all),
             Event::Spilled { instance } => self.copies.spilled(instance, &self.world),
-            Event::SpillFailed { instance, detail } => self.spill_failed(instance, detail),
+            Event::SpillFailed { instance, detail, is_disk_failing } => {
+                self.spill_failed(instance, detail, is_disk_failing);
+            }
             Event::Unspilled { instance } => self.unspilled(instance),
             Event::UnspillFailed { instance, detail } => self.unspill_failed(instance, detail),
             Event::Message { from, message } => {

@@ -36,11 +36,11 @@ impl Node {
         }
     }
 
-    pub(super) fn spill_failed(&mut self, instance: Instance, said: String) {
+    pub(super) fn spill_failed(&mut self, instance: Instance, said: String, is_disk_failing: bool) {
         if mutants::is_active(Mutant::IgnoresWriteErrors) {
             return self.copies.spilled(instance, &self.world);
         }
-        self.copies.spill_failed(instance, said, &self.world);
+        self.copies.spill_failed(instance, said, is_disk_failing, &self.world);
     }
 
     /// Keeps a receiver waiting until the copy has memory again.

@@ -81,6 +81,8 @@ pub enum Residency {
 pub enum FileState {
     /// Not in a file.
     No,
+    /// Not in a file, and can't be written to one.
+    Unwritable,
     /// Being written.
     Writing,
     /// Completely in a file. The bytes never change, so the file stays valid when they are back in memory.
@@ -93,6 +95,13 @@ pub const COPY_OVERHEAD_BYTES: u64 = 256;
 /// Size in bytes of the file of a copy with `size` bytes: one or two pages of metadata, and a checksum per MiB.
 pub const fn file_bytes(size: u64) -> u64 {
     size.saturating_add(8192).saturating_add(size >> 18)
+}
+
+impl FileState {
+    /// Whether there is a file, perhaps an incomplete one.
+    pub const fn has_file(self) -> bool {
+        matches!(self, Self::Writing | Self::Written)
+    }
 }
 
 impl Copy {
@@ -147,7 +156,7 @@ impl Copy {
     /// Size of its file in bytes, if it has one or one is being written.
     pub(super) fn file_bytes(&self) -> u64 {
         match self.file_state {
-            FileState::No => 0,
+            FileState::No | FileState::Unwritable => 0,
             FileState::Writing | FileState::Written => file_bytes(self.meta.size),
         }
     }

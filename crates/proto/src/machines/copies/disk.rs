@@ -130,9 +130,20 @@ impl Copies {
         }
     }
 
-    pub(crate) fn spill_failed(&mut self, instance: Instance, reason: String, world: &World) {
-        if self.spill_files.failed(instance, reason, world.now()) {
-            self.table.set_file_state(instance, FileState::No);
+    /// Handles a write that failed. A disk that fails is tried again later, with other copies first: a full disk may
+    /// have space for smaller ones. A copy that can't be written is never tried again, and others are written at once.
+    pub(crate) fn spill_failed(
+        &mut self,
+        instance: Instance,
+        reason: String,
+        is_disk_failing: bool,
+        world: &World,
+    ) {
+        let retry_from = is_disk_failing.then_some(world.now());
+        if self.spill_files.failed(instance, reason, retry_from) {
+            let state = if is_disk_failing { FileState::No } else { FileState::Unwritable };
+            self.table.set_file_state(instance, state);
+            self.table.touch(instance);
             self.freed(world);
         }
     }

@@ -123,11 +123,17 @@ impl SpillFiles {
         is_news
     }
 
-    /// Records that a copy could not be written. Returns false if it was not being written.
-    pub(crate) fn failed(&mut self, instance: Instance, reason: String, now: Instant) -> bool {
+    /// Records that a copy could not be written. With a time, the disk is failing, and nothing is written for a while.
+    /// Returns false if the copy was not being written.
+    pub(crate) fn failed(
+        &mut self,
+        instance: Instance,
+        reason: String,
+        failing_at: Option<Instant>,
+    ) -> bool {
         let is_news = self.end_writing(instance);
-        if is_news {
-            self.failure = Some(Failure { reason, retry_at: Some(now + RETRY_NS) });
+        if is_news && (failing_at.is_some() || !self.is_failing()) {
+            self.failure = Some(Failure { reason, retry_at: failing_at.map(|at| at + RETRY_NS) });
         }
         is_news
     }
@@ -192,15 +198,30 @@ mod tests {
         assert!(spill_files.written(FIRST) && !spill_files.written(FIRST));
         spill_files.forget(SECOND);
         assert_eq!((spill_files.writing_bytes(), spill_files.is_writing()), (0, false));
-        assert!(!spill_files.failed(SECOND, "full".into(), NOW), "of a deleted copy");
+        assert!(!spill_files.failed(SECOND, "full".into(), Some(NOW)), "of a deleted copy");
         assert_eq!(spill_files.problem(0, 1), None);
+    }
+
+    #[test]
+    fn a_copy_that_cannot_be_written_neither_pauses_nor_resumes_the_disk() {
+        let mut spill_files = spill_files();
+        for instance in [FIRST, SECOND, FIRST] {
+            spill_files.begin_to_write(instance, 300, 300);
+        }
+        assert!(spill_files.failed(FIRST, "too large".into(), None));
+        assert_eq!((spill_files.left(0), spill_files.deadline()), (1000, None));
+        assert!(spill_files.problem(0, 1).is_some_and(|reason| reason.contains("too large")));
+        spill_files.failed(SECOND, "/a: no space".into(), Some(NOW));
+        spill_files.begin_to_write(FIRST, 300, 300);
+        spill_files.failed(FIRST, "too large".into(), None);
+        assert_eq!((spill_files.left(0), spill_files.deadline()), (0, Some(NOW + RETRY_NS)));
     }
 
     #[test]
     fn a_failure_pauses_writing_and_its_reason_is_kept_longer() {
         let mut spill_files = spill_files();
         spill_files.begin_to_write(FIRST, 300, 300);
-        assert!(spill_files.failed(FIRST, "/a: no space".into(), NOW));
+        assert!(spill_files.failed(FIRST, "/a: no space".into(), Some(NOW)));
         assert_eq!((spill_files.left(0), spill_files.deadline()), (0, Some(NOW + RETRY_NS)));
         assert!(!spill_files.expire(NOW) && spill_files.expire(NOW + RETRY_NS));
         assert_eq!((spill_files.left(400), spill_files.deadline()), (600, None));

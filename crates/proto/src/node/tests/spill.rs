@@ -13,8 +13,9 @@ use crate::{
 pub(super) struct Disk {
     /// The files, in the order in which they were written.
     files: Vec<(NodeId, SpilledCopy)>,
-    /// Whether writes and reads fail.
+    /// Whether all writes and reads fail, and the copy that can't be written.
     fails_to_write: bool,
+    unwritable: Option<Instance>,
     fails_to_read: bool,
     /// Whether the disks delay operations, and the delayed results.
     is_slow: bool,
@@ -28,9 +29,10 @@ impl Disk {
             Action::Spill { kept } => {
                 self.writes += 1;
                 let instance = kept.instance;
-                if self.fails_to_write {
+                let is_disk_failing = self.fails_to_write;
+                if is_disk_failing || self.unwritable == Some(instance) {
                     let detail = "/disk: no space left".into();
-                    Event::SpillFailed { instance, detail }
+                    Event::SpillFailed { instance, detail, is_disk_failing }
                 } else {
                     self.files.push((node, *kept));
                     Event::Spilled { instance }
@@ -218,6 +220,29 @@ fn a_failed_or_full_disk_loses_no_object_and_is_reported() {
             cluster.read(1, id);
         }
     }
+}
+
+/// Goal: a copy that can't be written is set aside, and the next ones are written at once.
+#[test]
+fn a_copy_that_cannot_be_written_keeps_no_other_in_memory() {
+    let mut cluster = Cluster::with_disk(2, 10, false);
+    let mut ids: Vec<ObjectId> = (0..3).map(|_| cluster.put_large(1, None)).collect();
+    cluster.disk.unwritable = cluster.nodes[&NodeId(1)].table().current(&ids[0]);
+    let begun = cluster.now;
+    ids.push(cluster.put_large(1, None));
+    ids.push(cluster.put_large(1, None));
+    assert_eq!(cluster.places(&ids), [MEMORY, DISK, DISK, MEMORY, MEMORY]);
+    assert_eq!((cluster.disk.writes, cluster.now), (3, begun));
+    cluster.read(1, &ids[0]);
+    cluster.read(1, &ids[1]);
+    assert_eq!(
+        (cluster.disk.writes, cluster.place(1, &ids[0])),
+        (4, MEMORY),
+        "it is not tried again"
+    );
+    cluster.ask(1, Request::Delete { ids });
+    assert!(cluster.disk.files.is_empty());
+    cluster.assert_at_rest();
 }
 
 #[test]
