@@ -72,6 +72,26 @@ def test_a_node_logs_a_repeated_cause_once(tmp_path: Path) -> None:
     assert len([written for written in repeats if "refused a connection" in written]) == 20
 
 
+def send_every_version(client: hoplite.Client, address: str) -> None:
+    """Connects with each version of the protocol but this one, then as a process with another version."""
+    host, _, port = address.rpartition(":")
+    for version in range(256):
+        with socket.create_connection((host, int(port)), SOON) as stranger:
+            stranger.sendall(b"HOPL" + bytes([version]) + bytes(64))
+            with contextlib.suppress(ConnectionError):
+                while stranger.recv(4096):
+                    pass
+    refuse_strangers(client, address)
+    eventually(lambda: client.status()["counters"]["strangers"] >= 255)
+
+
+def test_a_stranger_cannot_use_up_the_log(tmp_path: Path) -> None:
+    _, *refused = logged_while(send_every_version, tmp_path / "s")
+    versions = [written for written in refused if "the peer uses protocol version" in written]
+    others = [written for written in refused if "the peer does not use the Hoplite protocol" in written]
+    assert (len(versions), len(others)) == (1, 1), refused
+
+
 def test_json_lines_have_typed_fields(tmp_path: Path) -> None:
     lines = logged_while(refuse_strangers, tmp_path / "s", "--log-format", "json")
     started, refused = (json.loads(written) for written in lines)

@@ -79,7 +79,7 @@ impl Error {
 }
 
 /// Reason why a connection to another node ended.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
 pub(crate) enum LinkError {
     #[error(transparent)]
     Io(#[from] io::Error),
@@ -124,4 +124,15 @@ pub(crate) enum LinkError {
         "it accepted the connection but sent nothing for {0} s: check that it is a Hoplite node and not paused"
     )]
     NoGreeting(f32),
+}
+
+impl LinkError {
+    /// The kind of error, without what the peer sent: one cause for the log.
+    pub(crate) fn class(&self) -> String {
+        match self {
+            Self::Io(error) => error.kind().to_string(),
+            Self::Wire(error) => <&str>::from(error).into(),
+            other => <&str>::from(other).into(),
+        }
+    }
 }

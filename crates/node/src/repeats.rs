@@ -11,13 +11,17 @@ use crate::sync::lock;
 /// Time after which a cause is logged again, with the number of its repeats.
 const QUIET: Duration = Duration::from_secs(3600);
 
-/// Limit of causes per [`QUIET`]. Strangers can cause any number; the excess is logged at debug.
-const CAUSES_MAX: usize = 256;
+/// Limit of causes of one place in the code per [`QUIET`]. The others of that place are logged together. Strangers can
+/// cause any number at the places that they reach, and must not use up the log of any other place.
+const CAUSES_MAX: usize = 64;
 
 /// The causes that this process logged in the last [`QUIET`]. Several nodes of a process share one log.
 static SEEN: Repeats = Repeats(Mutex::new(BTreeMap::new()));
 
 /// Logs an event at a level if its cause, a text, was not logged recently; else at debug.
+///
+/// A cause is a member, an address or the class of an error, never a text or number that a peer chooses: each would be
+/// another cause.
 macro_rules! log_once {
     ($level:ident, $cause:expr, $($event:tt)+) => {
         match $crate::repeats::note(concat!(module_path!(), line!()), $cause.to_string()) {
@@ -33,33 +37,36 @@ pub(crate) use log_once;
 
 /// The repeats of a cause since it was last logged; None if that was recently.
 pub(crate) fn note(place: &'static str, cause: String) -> Option<u64> {
-    SEEN.note(Instant::now(), (place, cause))
+    SEEN.note(Instant::now(), place, cause)
 }
 
-type Cause = (&'static str, String);
+/// When a cause was last logged, and how often it repeated since.
+type Logged = (Instant, u64);
 
-/// When each cause was last logged, and how often it repeated since.
-struct Repeats(Mutex<BTreeMap<Cause, (Instant, u64)>>);
+/// The causes of each place; None stands for all beyond the limit.
+struct Repeats(Mutex<BTreeMap<&'static str, BTreeMap<Option<String>, Logged>>>);
 
 impl Repeats {
-    fn note(&self, now: Instant, cause: Cause) -> Option<u64> {
+    fn note(&self, now: Instant, place: &'static str, cause: String) -> Option<u64> {
         let mut seen = lock(&self.0);
-        if let Some((logged, repeats)) = seen.get_mut(&cause) {
-            *repeats += 1;
-            let is_due = now.saturating_duration_since(*logged) >= QUIET;
-            return is_due.then(|| {
-                *logged = now;
-                std::mem::take(repeats) - 1
-            });
+        let causes = seen.entry(place).or_default();
+        let mut cause = Some(cause);
+        if causes.len() >= CAUSES_MAX && !causes.contains_key(&cause) {
+            causes.retain(|_, (logged, _)| now.saturating_duration_since(*logged) < QUIET);
+            if causes.len() >= CAUSES_MAX {
+                cause = None;
+            }
         }
-        if seen.len() >= CAUSES_MAX {
-            seen.retain(|_, (logged, _)| now.saturating_duration_since(*logged) < QUIET);
-        }
-        if seen.len() >= CAUSES_MAX {
-            return None;
-        }
-        seen.insert(cause, (now, 0));
-        Some(0)
+        let Some((logged, repeats)) = causes.get_mut(&cause) else {
+            causes.insert(cause, (now, 0));
+            return Some(0);
+        };
+        *repeats += 1;
+        let is_due = now.saturating_duration_since(*logged) >= QUIET;
+        is_due.then(|| {
+            *logged = now;
+            std::mem::take(repeats) - 1
+        })
     }
 }
 
@@ -67,26 +74,38 @@ impl Repeats {
 mod tests {
     use super::*;
 
-    fn cause(of: usize) -> Cause {
-        ("here", of.to_string())
+    /// Notes a cause of the place "here".
+    fn note(seen: &Repeats, now: Instant, of: usize) -> Option<u64> {
+        seen.note(now, "here", of.to_string())
     }
 
     #[test]
     fn a_cause_is_logged_once_an_hour_with_its_repeats() {
         let (seen, now) = (Repeats(Mutex::default()), Instant::now());
-        assert_eq!(seen.note(now, cause(1)), Some(0));
-        assert_eq!(seen.note(now, cause(2)), Some(0), "another cause");
-        assert_eq!(seen.note(now, cause(1)), None);
-        assert_eq!(seen.note(now + QUIET / 2, cause(1)), None);
-        assert_eq!(seen.note(now + QUIET, cause(1)), Some(2));
-        assert_eq!(seen.note(now + QUIET, cause(1)), None);
+        assert_eq!(note(&seen, now, 1), Some(0));
+        assert_eq!(note(&seen, now, 2), Some(0), "another cause");
+        assert_eq!(note(&seen, now, 1), None);
+        assert_eq!(note(&seen, now + QUIET / 2, 1), None);
+        assert_eq!(note(&seen, now + QUIET, 1), Some(2));
+        assert_eq!(note(&seen, now + QUIET, 1), None);
     }
 
     #[test]
-    fn causes_are_bounded() {
+    fn causes_beyond_the_limit_are_logged_together() {
         let (seen, now) = (Repeats(Mutex::default()), Instant::now());
-        let logged = (0..2 * CAUSES_MAX).filter(|of| seen.note(now, cause(*of)).is_some()).count();
-        assert_eq!((logged, lock(&seen.0).len()), (CAUSES_MAX, CAUSES_MAX));
-        assert_eq!(seen.note(now + QUIET, cause(usize::MAX)), Some(0), "old causes are dropped");
+        let logged = (0..2 * CAUSES_MAX).filter(|of| note(&seen, now, *of).is_some()).count();
+        assert_eq!(logged, CAUSES_MAX + 1);
+        assert_eq!(lock(&seen.0)["here"].len(), CAUSES_MAX + 1);
+        assert_eq!(note(&seen, now + QUIET / 2, CAUSES_MAX - 1), None, "a cause within the limit");
+        assert_eq!(note(&seen, now + QUIET, usize::MAX), Some(0), "old causes are dropped");
+        assert_eq!(lock(&seen.0)["here"].len(), 1);
+    }
+
+    #[test]
+    fn causes_of_one_place_hide_none_of_another() {
+        let (seen, now) = (Repeats(Mutex::default()), Instant::now());
+        (0..2 * CAUSES_MAX).for_each(|of| drop(note(&seen, now, of)));
+        assert_eq!(seen.note(now, "there", "1".into()), Some(0));
+        assert_eq!(seen.note(now, "there", "1".into()), None);
     }
 }

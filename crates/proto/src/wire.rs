@@ -186,7 +186,7 @@ impl fmt::Display for Beginning {
 }
 
 /// Why a frame was rejected.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr)]
 pub enum WireError {
     /// The stream does not begin with [`MAGIC`].
     #[error("the peer does not use the Hoplite protocol: its stream begins with {}", Beginning(*.0))]

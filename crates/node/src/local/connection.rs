@@ -107,7 +107,7 @@ impl Connection {
             let lifeline = connection.hold();
             lifeline
                 .inspect_err(
-                    |error| log_once!(warn, error, %error, "a forked child may lose the objects that it reads"),
+                    |error| log_once!(warn, error.kind(), %error, "a forked child may lose the objects that it reads"),
                 )
                 .ok()
         });

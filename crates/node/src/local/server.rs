@@ -75,7 +75,7 @@ pub(crate) async fn accept(
                 programs.network.tasks.spawn(Task::Session, admitted);
             }
             Err(error) => {
-                log_once!(info, error, %error, "could not accept a connection of a process");
+                log_once!(info, error.kind(), %error, "could not accept a connection of a process");
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         }
@@ -133,7 +133,9 @@ impl AttachPermits {
 
 /// Serves a process of this user if a place is free; sends any other process the reason of the refusal.
 async fn admit(programs: Arc<Programs>, stream: UnixStream, permits: AttachPermits) {
-    let permit = match check_user(&stream) {
+    let user = check_user(&stream);
+    let is_user = user.is_ok();
+    let permit = match user {
         Ok(()) => permits.take(&stream).await.inspect_err(|_| {
             let process = LimitKey::Process(process_number(&stream));
             programs.network.limited.note(process, "ATTACHED_MAX");
@@ -144,7 +146,8 @@ async fn admit(programs: Arc<Programs>, stream: UnixStream, permits: AttachPermi
         Ok(permit) => attend(programs, stream, permit).await,
         Err(said) => {
             programs.network.counters.strangers.add(1);
-            log_once!(info, said, %said, "refused a process");
+            let cause = if is_user { "limit" } else { "user" };
+            log_once!(info, cause, %said, "refused a process");
             // The socket is empty, so this fits.
             let _ = send_with_fds(&stream, &frame(&FromNode::Refused { said }), &[]);
             hang_up(&stream);
@@ -198,7 +201,7 @@ async fn attend(programs: Arc<Programs>, stream: UnixStream, mut permit: QuotaPe
     drop((stream, answers));
     if let Err(error) = result {
         programs.network.counters.strangers.add(1);
-        log_once!(info, error, %error, "the attachment of a process broke");
+        log_once!(info, error.kind(), %error, "the attachment of a process broke");
         // The process did not release its views: they stay valid until it ends. A process that never got memory has no
         // views, and must not occupy a descriptor until then.
         if let Some(process) = process.filter(|_| has_memory) {

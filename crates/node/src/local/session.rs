@@ -197,7 +197,7 @@ impl Session {
                 drop(self.restricted.set(restricted));
             }
             Err(said) => {
-                log_once!(info, said, %said, "refused a process");
+                log_once!(info, "capability", %said, "refused a process");
                 self.send(FromNode::NotAllowed { said }, None);
                 return Ok(());
             }

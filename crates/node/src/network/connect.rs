@@ -64,7 +64,7 @@ async fn run_connection(network: Arc<Network>, member: Member, outbox: Arc<Outbo
                     // The member was removed or replaced: the result of this connection no longer matters.
                     return;
                 }
-                let cause = format!("{} {error}", member.id);
+                let cause = format!("{} {}", member.id, error.class());
                 log_once!(info, cause, node = %member.id, address = %member.address, %error, "a member can't be reached");
                 let is_dead = next == Next::GiveUp;
                 network.events.send(Event::PeerUnreachable { node: member.id, is_dead });

@@ -72,7 +72,7 @@ pub(crate) async fn accept(network: Arc<Network>, listener: TcpListener, serve: 
                             }
                             _ => called.counters.strangers.add(1),
                         }
-                        let cause = format!("{} {error}", address.ip());
+                        let cause = format!("{} {}", address.ip(), error.class());
                         log_once!(info, cause, %address, %error, "refused a connection");
                     }
                 });
@@ -83,7 +83,7 @@ pub(crate) async fn accept(network: Arc<Network>, listener: TcpListener, serve: 
             }
             Err(error) => {
                 // Most likely no descriptors are left: initiators retry, and so does this node.
-                log_once!(info, error, %error, "could not accept a connection");
+                log_once!(info, error.kind(), %error, "could not accept a connection");
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         }
