@@ -13,7 +13,7 @@ from fake_activity import FakeClient, FakeCluster
 from support import SOON
 
 try:
-    from hoplite.tools.http import app, serve, server
+    from hoplite.tools.http import app, places, serve, server
     from hoplite.tools.http.access import COOKIE, Access, cookie_of
 except ImportError:
     pytest.skip("needs the extra http; make test-operations has it", allow_module_level=True)
@@ -48,14 +48,78 @@ def replied(stranger: socket.socket) -> bytes:
     return found
 
 
-def test_connections_beyond_the_limit_are_closed_and_the_others_are_served(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "CONNECTIONS_MAX", 4)
+def metrics(address: tuple[str, int]) -> bytes:
+    """Returns the reply to a scrape with the key."""
+    with socket.create_connection(address, SOON) as viewer:
+        headers = f"Host: localhost\r\nConnection: close\r\nAuthorization: Bearer {KEY}\r\n\r\n"
+        viewer.sendall(f"GET /metrics HTTP/1.1\r\n{headers}".encode())
+        return replied(viewer)
+
+
+@pytest.mark.parametrize(
+    "begin",
+    [b"", b"GET / HTTP/1.1\r\nHo", b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n" * 3000],
+    ids=["nothing", "part", "pipelined"],
+)
+def test_strangers_that_never_read_keep_no_viewer_out(begin: bytes) -> None:
     with served() as address, contextlib.ExitStack() as stack:
-        first, *_ = [stack.enter_context(socket.create_connection(address, SOON)) for _ in range(4)]
-        for _ in range(3):
-            assert replied(stack.enter_context(socket.create_connection(address, SOON))) == b""
-        first.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-        assert replied(first).endswith(b"ok\n")
+        for number in range(300):
+            stranger = stack.enter_context(socket.create_connection(address, SOON))
+            stranger.setblocking(False)
+            with contextlib.suppress(BlockingIOError, ConnectionError):
+                stranger.sendall(begin)
+            if len(begin) < 100 and number % 50 == 0:
+                assert b" 200 " in metrics(address)
+        assert b" 200 " in metrics(address)
+
+
+def test_a_connection_with_a_key_keeps_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(places, "STRANGERS_MAX", 4)
+    request = f"GET /metrics HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {KEY}\r\n\r\n".encode()
+    with served() as address, contextlib.ExitStack() as stack:
+        viewer = stack.enter_context(socket.create_connection(address, SOON))
+        viewer.sendall(request)
+        assert b" 200 " in viewer.recv(65536)
+        strangers = [stack.enter_context(socket.create_connection(address, SOON)) for _ in range(5)]
+        assert replied(strangers[0]) == b"", "the oldest is closed"
+        viewer.sendall(request)
+        while b" 200 " not in viewer.recv(65536):
+            pass
+
+
+def test_viewers_beyond_the_limit_get_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(places, "VIEWERS_MAX", 1)
+    request = f"GET /api/events HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {KEY}\r\n\r\n".encode()
+    with served() as address, socket.create_connection(address, SOON) as first:
+        first.sendall(request)
+        assert b" 200 " in first.recv(4096)
+        with socket.create_connection(address, SOON) as second:
+            second.sendall(request)
+            assert b"close some pages" in replied(second)
+
+
+def test_the_oldest_stranger_of_the_host_with_the_most_makes_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(places, "STRANGERS_MAX", 3)
+    open_, closed = places.Places(), []
+    for peer in [("10.0.0.1", 1), ("2001:db8::1", 2), ("2001:db8::2", 3), ("10.0.0.2", 4), ("10.0.0.3", 5)]:
+        open_.enter(peer, lambda peer=peer: closed.append(peer[1]))  # type: ignore[misc]
+    assert closed == [2, 1]
+    assert open_.show_key(("10.0.0.2", 4))
+    open_.leave(("10.0.0.3", 5))
+    for port in range(6, 9):
+        open_.enter(("10.0.0.4", port), lambda port=port: closed.append(port))  # type: ignore[misc]
+    assert closed == [2, 1, 6]
+
+
+def test_a_viewer_that_reads_nothing_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "REQUEST_TIMEOUT_S", 0.2)
+    request = f"GET /page.js HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {KEY}\r\n\r\n".encode()
+    with served() as address, socket.socket() as viewer:
+        viewer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        viewer.settimeout(SOON)
+        viewer.connect(address)
+        with pytest.raises(ConnectionError):
+            viewer.sendall(request * 100_000)
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from hoplite.errors import HopliteError, InvalidArgument
 from hoplite.tools.http.access import COOKIE
 from hoplite.tools.http.exporter import collect
 from hoplite.tools.http.objects import Objects
+from hoplite.tools.http.places import VIEWERS_MAX
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
     from hoplite import Client
     from hoplite.tools.http.access import Access
+    from hoplite.tools.http.places import Places
     from hoplite.tools.observe.observer import Observer
 
 PAGE = Path(__file__).parent / "page"
@@ -53,11 +55,16 @@ HEADERS = {
 
 
 class Gate:
-    """Rejects requests without a key, or meant for another host; adds the headers of every reply."""
+    """Rejects requests without a key, or meant for another host; adds the headers of every reply.
 
-    def __init__(self, app: ASGIApp, access: Access) -> None:
+    A connection without a key is closed after one reply: its next requests must not wait in memory, and a short reply
+    leaves the process whether or not the peer reads it.
+    """
+
+    def __init__(self, app: ASGIApp, access: Access, places: Places) -> None:
         self._app = app
         self._access = access
+        self._places = places
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handles a request."""
@@ -65,17 +72,25 @@ class Gate:
             await self._app(scope, receive, send)
             return
 
+        has_key = False
+
         async def send_with_headers(message: dict[str, Any]) -> None:
             if message["type"] == "http.response.start":
                 message["headers"] += [(name.lower().encode(), value.encode()) for name, value in HEADERS.items()]
+                if not has_key:
+                    message["headers"].append((b"connection", b"close"))
             await send(message)
 
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         path = scope["path"]
         app = self._app
-        if not self._access.is_host(headers.get("host")):
+        has_key = self._access.permits(headers.get("authorization"), headers.get("cookie"))
+        if has_key and not self._places.show_key(scope["client"]):
+            has_key = False
+            app = _error(503, f"{VIEWERS_MAX} connections of viewers are open: close some pages")
+        elif not self._access.is_host(headers.get("host")):
             app = _error(421, "this name is not one of loopback: use http://127.0.0.1, or set another http address")
-        elif path not in PUBLIC and not self._access.permits(headers.get("authorization"), headers.get("cookie")):
+        elif path not in PUBLIC and not has_key:
             app = _login(401) if path == "/" else _error(401, "a key is missing or wrong: hoplite token viewer")
         await app(scope, receive, send_with_headers)
 
@@ -161,7 +176,7 @@ class Paths:
         return reply
 
 
-def make_app(client: Client, observer: Observer, access: Access) -> ASGIApp:
+def make_app(client: Client, observer: Observer, access: Access, places: Places) -> ASGIApp:
     """Returns the application of one node."""
     paths = Paths(client, observer, access)
     routes = [
@@ -175,7 +190,7 @@ def make_app(client: Client, observer: Observer, access: Access) -> ASGIApp:
         *(Route("/" if file.name == "index.html" else f"/{file.name}", _file(file)) for file in PAGE.iterdir()),
     ]
     handlers = {InvalidArgument: _invalid, HopliteError: _failed}
-    gate = Middleware(Gate, access=access)
+    gate = Middleware(Gate, access=access, places=places)
     return Starlette(routes=routes, middleware=[gate], exception_handlers=handlers)
 
 

@@ -15,6 +15,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from hoplite.tools.http.access import Access
 from hoplite.tools.http.app import make_app
+from hoplite.tools.http.places import Places
 from hoplite.tools.observe.observer import Observer
 
 if TYPE_CHECKING:
@@ -25,11 +26,9 @@ if TYPE_CHECKING:
     from hoplite import Client
 
 CLOSE_TIMEOUT_S = 5.0
-# Connections at once. Browsers use up to six each.
-CONNECTIONS_MAX = 256
 # Connections that wait to be accepted.
 BACKLOG = 64
-# Seconds after which a connection without a whole request is closed.
+# Seconds after which a connection without a whole request is closed, and one whose peer has read nothing of a reply.
 REQUEST_TIMEOUT_S = 10.0
 
 # Of failed requests. What strangers send wrong is not logged.
@@ -38,31 +37,59 @@ LOGGER.setLevel(logging.ERROR)
 
 
 class Config(uvicorn.Config):
-    """Leaves the loggers of Uvicorn as they are: the program may run it too."""
+    """Has the places of all connections. Leaves the loggers of Uvicorn as they are: the program may run it too."""
+
+    places: Places
 
     def configure_logging(self) -> None:
         """Does nothing."""
 
 
 class Connection(H11Protocol):
-    """Is closed if it is one too many, or without a request: each uses a file descriptor of the node's process."""
+    """Is closed if it is one too many, without a request, or if its peer reads nothing."""
+
+    config: Config
+    # Bytes that waited to be sent at the last check; 0 if they have been sent since.
+    _unsent = 0
+    _checking: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         """Accepts the connection."""
         super().connection_made(transport)
         self.logger = LOGGER
-        if len(self.connections) > CONNECTIONS_MAX:
+        # Uvicorn then sends nothing more until all is sent: what waits only becomes less.
+        transport.set_write_buffer_limits(high=0)
+        if self.client is None:
+            # The peer has closed it already.
             transport.abort()
-        else:
-            self.loop.call_later(REQUEST_TIMEOUT_S, self._check, self.cycle)
+            return
+        self.config.places.enter(self.client, transport.abort)
+        self._checking = self.loop.call_later(REQUEST_TIMEOUT_S, self._check, self.cycle)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Frees its place."""
+        if self._checking is not None:
+            self._checking.cancel()
+        if self.client is not None:
+            self.config.places.leave(self.client)
+        super().connection_lost(exc)
+
+    def resume_writing(self) -> None:
+        """Notes that all is sent."""
+        self._unsent = 0
+        super().resume_writing()
 
     def _check(self, before: Any) -> None:  # noqa: ANN401 - a request of Uvicorn
-        """Closes the connection if it is idle since the request before the last check."""
+        """Closes the connection if it is idle since the request before the last check, or nothing was sent since."""
+        unsent = self.transport.get_write_buffer_size()
+        if unsent > 0 and unsent == self._unsent:
+            self.transport.abort()
+            return
+        self._unsent = unsent
         is_idle = self.cycle is None or self.cycle.response_complete
         if is_idle and self.cycle is before:
             self.transport.close()
-        elif not self.transport.is_closing():
-            self.loop.call_later(REQUEST_TIMEOUT_S, self._check, self.cycle if is_idle else self)
+        self._checking = self.loop.call_later(REQUEST_TIMEOUT_S, self._check, self.cycle if is_idle else self)
 
 
 class Uvicorn(uvicorn.Server):
@@ -102,8 +129,9 @@ class Server:
     def start(self, client: Client) -> None:
         """Serves requests in a thread until `close`, which also closes the client."""
         observer = Observer(client)
+        places = Places()
         config = Config(
-            make_app(client, observer, self._access),
+            make_app(client, observer, self._access, places),
             access_log=False,
             lifespan="off",
             loop="asyncio",
@@ -112,7 +140,10 @@ class Server:
             backlog=BACKLOG,
             server_header=False,
             timeout_graceful_shutdown=1,
+            # A header of the peer must not change its address.
+            proxy_headers=False,
         )
+        config.places = places
         self._server = Uvicorn(config, observer)
         self._thread = threading.Thread(target=self._run, args=(client,), name="hoplite-http", daemon=True)
         self._thread.start()
