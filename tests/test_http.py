@@ -101,6 +101,20 @@ def test_without_a_key_only_the_login_form_and_health_are_served() -> None:
                 assert stranger.get("/healthz").text == "ok\n"
 
 
+def test_a_browser_gets_a_cookie_for_https_only_behind_a_proxy_with_tls() -> None:
+    with served(later(FakeCluster()), KEY) as client:
+        for headers, name in (({}, "hoplite_viewer"), ({"X-Forwarded-Proto": "https"}, "__Host-hoplite_viewer")):
+            login = httpx.post(f"{client.base_url}/login", data={"key": KEY}, headers=headers, timeout=SOON)
+            cookie = login.headers["set-cookie"].split("; ")
+            assert cookie[0].startswith(f"{name}=")
+            # What a browser requires of this prefix.
+            assert ("Secure" in cookie) == name.startswith("__Host-")
+            assert "Path=/" in cookie
+            assert not any(part.startswith("Domain") for part in cookie)
+            browser = {"Cookie": cookie[0]}
+            assert httpx.get(f"{client.base_url}/api/events", headers=browser, timeout=SOON).status_code == 200
+
+
 def test_a_browser_logs_in_with_the_key_and_gets_a_cookie() -> None:
     with (
         served(later(FakeCluster(4)), "another-key-of-16", KEY) as client,
@@ -133,7 +147,9 @@ def test_a_name_that_others_can_define_is_rejected() -> None:
     with served(later(FakeCluster(4))) as client:
         assert client.get("/api/events").status_code == 200
         assert client.get("/api/events", headers={"Host": "evil.example"}).status_code == 421
+        assert client.get("/api/events", headers={"Host": "evillocalhost"}).status_code == 421
         assert client.get("/api/events", headers={"Host": "localhost:1"}).status_code == 200
+        assert client.get("/api/events", headers={"Host": "hoplite.localhost:1"}).status_code == 200
 
 
 def test_frames_arrive_as_server_sent_events() -> None:

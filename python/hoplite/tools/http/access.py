@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 COOKIE = "hoplite_viewer"
+# Over HTTPS: browsers send it to HTTPS only, accept it from no other host of the domain, and send it to no other.
+SECURE_COOKIE = f"__Host-{COOKIE}"
 # Derives the cookie from the key, which a browser should not store.
 LABEL = b"hoplite viewer cookie"
 BEARER = "bearer "
@@ -67,7 +69,8 @@ class Access:
             return True
         name = (host or "").strip().lower()
         name = name[1:].partition("]")[0] if name.startswith("[") else name.partition(":")[0]
-        if name == "localhost":
+        # Names below it are reserved too (RFC 6761). A viewer uses one to keep the cookie from servers on other ports.
+        if name == "localhost" or name.endswith(".localhost"):
             return True
         try:
             return ipaddress.ip_address(name).is_loopback
@@ -89,4 +92,4 @@ def _is_among(text: str, secrets: Sequence[bytes]) -> bool:
 def _values(cookies: str) -> list[str]:
     # http.cookies drops all of them if a cookie of another server on this host is malformed.
     pairs = (cookie.strip().partition("=") for cookie in cookies.split(";"))
-    return [value for name, _, value in pairs if name == COOKIE]
+    return [value for name, _, value in pairs if name in (COOKIE, SECURE_COOKIE)]

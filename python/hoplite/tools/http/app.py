@@ -20,7 +20,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import Route
 
 from hoplite.errors import HopliteError, InvalidArgument
-from hoplite.tools.http.access import COOKIE
+from hoplite.tools.http.access import COOKIE, SECURE_COOKIE
 from hoplite.tools.http.exporter import collect
 from hoplite.tools.http.objects import Objects
 from hoplite.tools.http.places import VIEWERS_MAX
@@ -172,7 +172,10 @@ class Paths:
         if cookie is None:
             return _login(401)
         reply = RedirectResponse("/", 303)
-        reply.set_cookie(COOKIE, cookie, max_age=COOKIE_S, httponly=True, samesite="strict")
+        # A reverse proxy with TLS sets this header. Without it, the cookie is one of plain HTTP.
+        is_secure = request.headers.get("x-forwarded-proto") == "https"
+        name = SECURE_COOKIE if is_secure else COOKIE
+        reply.set_cookie(name, cookie, max_age=COOKIE_S, secure=is_secure, httponly=True, samesite="strict")
         return reply
 
 
