@@ -77,7 +77,7 @@ def send_every_version(client: hoplite.Client, address: str) -> None:
     host, _, port = address.rpartition(":")
     for version in range(256):
         with socket.create_connection((host, int(port)), SOON) as stranger:
-            stranger.sendall(b"HOPL" + bytes([version]) + bytes(64))
+            stranger.sendall(b"HPLT" + bytes([version]) + bytes(64))
             with contextlib.suppress(ConnectionError):
                 while stranger.recv(4096):
                     pass
