@@ -172,3 +172,31 @@ def test_a_long_wait_for_a_list_is_logged(
         client.put(b"late", name="late/1")
         assert [bytes(value) for value in got.result(30)] == [b"here", b"late"]
     assert any("no client has put it" in record.getMessage() for record in caplog.records), caplog.text
+
+
+@pytest.mark.parametrize("in_loop", [False, True])
+def test_outs_that_share_memory_are_refused_before_a_byte_is_copied(
+    clients: list[hoplite.Client], in_loop: bool
+) -> None:
+    refs = [clients[0].put(np.full(4, value)) for value in (1.0, 2.0, 3.0)]
+    one, memory = np.zeros(4), np.zeros(12)
+
+    def get(outs: list[Any]) -> None:
+        if in_loop:
+            asyncio.run(clients[1].get_async(refs, out=outs, timeout=SOON))
+        else:
+            clients[1].get(refs, out=outs, timeout=SOON)
+
+    for outs, named in (
+        ([one, np.zeros(4), one], (0, 2)),
+        ([memory[3:7], memory[:4], memory[8:]], (0, 1)),
+    ):
+        with pytest.raises(hoplite.InvalidArgument) as error:
+            get(outs)
+        first, second = named
+        text = f"out[{first}] for {refs[first]} and out[{second}] for {refs[second]} share memory"
+        assert text in str(error.value)
+        assert not one.any()
+        assert not memory.any()
+    get([memory[:4], memory[4:8], memory[8:]])
+    assert memory.tolist() == [1.0] * 4 + [2.0] * 4 + [3.0] * 4

@@ -71,7 +71,7 @@ class Getting(Attachment):
                 For a single ref only.
             out: array, CPU tensor or writable buffer of the same dtype and shape, C-contiguous, into which the object
                 is copied while it arrives. An object with a digest, or a part, is copied at the end. For several
-                objects, a list. After an error the contents are undefined.
+                objects, a list of values that share no memory. After an error the contents are undefined.
             copy: return a private, writable copy. Tensors are always private copies: torch has no read-only tensors,
                 and a write into shared memory kills the process.
             timeout: seconds to wait for the whole object, or for all objects of a list.
@@ -84,8 +84,9 @@ class Getting(Attachment):
 
         Raises:
             Timeout: the object was not here in time, and a full store is not the reason; with 0, it is not here.
-            InvalidArgument: `out` is read-only or not contiguous; or `part` has another step, or the object is an array
-                without axes, a pickle or Arrow data, of which there are no parts.
+            InvalidArgument: `out` is read-only or not contiguous, or two values of it share memory; or `part` has
+                another step, or the object is an array without axes, a pickle or Arrow data, of which there are no
+                parts.
             ObjectCorrupt: the object has a digest, and the bytes of all nodes with a copy do not match it.
             ObjectDeleted: the object was deleted during the call; or it was deleted before and has an id, not a name;
                 or `retain` of a newer version deleted it.
@@ -168,6 +169,7 @@ class Getting(Attachment):
         texts = check_list("refs to get", ref)
         outs = check_outs(out, len(texts))
         memories = [values.writable(each) for each in outs or ()]
+        values.check_apart(memories, texts)
         native, limit = self._open_within(limit)
         if outs is not None:
             into = zip(texts, memories, strict=True)

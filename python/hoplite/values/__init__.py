@@ -39,7 +39,7 @@ from hoplite.values.kinds import (
     loaded,
 )
 from hoplite.values.objects import decode_object, encode_object
-from hoplite.values.out import OutBuffer, writable
+from hoplite.values.out import OutBuffer, check_apart, writable
 from hoplite.values.quick import decode_quickly, encode_quickly
 from hoplite.values.tensors import decode_tensor, encode_tensor
 
@@ -53,6 +53,7 @@ __all__ = [
     "OutBuffer",
     "View",
     "check_allowed",
+    "check_apart",
     "check_dtype",
     "decode",
     "empty",

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import ctypes
+import itertools
+from typing import TYPE_CHECKING, NamedTuple
 
 from hoplite.errors import InvalidArgument, UnsupportedDtype
 from hoplite.values.buffers import format_kind
 from hoplite.values.kinds import BYTES, DTYPES_IN_WORDS, item_bytes, loaded
 from hoplite.values.tensors import writable_tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 class OutBuffer(NamedTuple):
@@ -51,6 +56,32 @@ def writable(out: object) -> OutBuffer:
         raise UnsupportedDtype(f"out is a buffer of format {view.format!r}: pass a buffer of bytes, {DTYPES_IN_WORDS}")
     data = _flat(view)
     return OutBuffer(data, kind, (data.nbytes,) if kind == BYTES else tuple(view.shape or ()))
+
+
+def check_apart(outs: Sequence[OutBuffer], refs: Sequence[str]) -> None:
+    """Checks that the memory of several values is apart. Otherwise the last object to arrive would win.
+
+    Args:
+        outs: the memory.
+        refs: what is copied into each, for the error.
+
+    Raises:
+        InvalidArgument: two of them have a byte in common.
+    """
+    if len(outs) < 2:
+        return
+    spans = sorted(
+        (ctypes.addressof(ctypes.c_char.from_buffer(out.data)), out.data.nbytes, place)
+        for place, out in enumerate(outs)
+        if out.data.nbytes
+    )
+    for (first, nbytes, one), (second, _, other) in itertools.pairwise(spans):
+        if first + nbytes > second:
+            one, other = sorted((one, other))
+            raise InvalidArgument(
+                f"out[{one}] for {refs[one]} and out[{other}] for {refs[other]} share memory: pass memory of its own "
+                "for each object"
+            )
 
 
 def _writable_array(out: object) -> OutBuffer:
