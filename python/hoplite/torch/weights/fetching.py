@@ -7,19 +7,20 @@ never returns tensors of two versions.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from typing import TYPE_CHECKING, Any
 
 import hoplite
-from hoplite import HopliteError, InvalidArgument, ObjectCorrupt
+from hoplite import InvalidArgument, ObjectCorrupt
 from hoplite.torch.weights.choosing import UNAVAILABLE, Chooser
 from hoplite.torch.weights.memory import check_dtype
 from hoplite.torch.weights.names import Deadline
 from hoplite.torch.weights.ordering import flowing_first
-from hoplite.torch.weights.outs import placed
+from hoplite.torch.weights.outs import check_outs, placed
 from hoplite.torch.weights.patches import patch_parts
 from hoplite.torch.weights.pauses import paused_collector
-from hoplite.torch.weights.results import Staged, Weights
+from hoplite.torch.weights.results import MIXED, Staged, Weights, state
 from hoplite.torch.weights.sources import read
 from hoplite.torch.weights.transfer import bring, check_capacity, parts
 
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Mapping
 
     from hoplite import Client, Ref
-
-MIXED = "the tensors are a mix of versions: fetch again before you use them"
 
 
 def fetch(
@@ -50,7 +49,8 @@ def fetch(
     Args:
         name: a prefix such as "policy/" for the newest version, or a name such as "policy/17" for exactly that one.
         into: module, mapping or pairs of names and tensors, with the names, shapes and dtypes of the publication. The
-            bytes are copied into these tensors while they arrive. None allocates tensors on the CPU.
+            bytes are copied into these tensors while they arrive. Two of them may share memory only if they are tied
+            in the publication. None allocates tensors on the CPU.
         after: wait for a number above this one. With the `Weights` of the last fetch into the same tensors, which must
             be unchanged, and with the same `layout`, only what changed since is brought.
         client: client to use; None means `hoplite.client()`.
@@ -67,7 +67,9 @@ def fetch(
         `Weights`: the tensors by name, with `version`, `name` and `manifest`. With `stage=True`, `Staged`.
 
     Raises:
-        InvalidArgument: an argument is not valid, or `into` or `layout` has other names than the publication.
+        HopliteError: torch can't copy a tensor.
+        InvalidArgument: an argument is not valid; `into` or `layout` has other names than the publication; or tensors
+            of `into` share memory.
         ManifestInvalid: the exact version is not a publication, or its shards do not fit together.
         ObjectCorrupt: the bytes of the exact version do not match a digest.
         ObjectDeleted: the exact version was pruned.
@@ -76,6 +78,9 @@ def fetch(
         ShapeMismatch: a tensor of `into` has another shape or dtype than in the publication.
         StoreFull: this node has no capacity for the bytes, or this process no memory for the tensors.
         Timeout: no such version was published in time, or its bytes did not arrive in time.
+
+    An interrupt (Ctrl-C) ends the copies before it is raised. If tensors of `into` are a mix of versions then, a note
+    of the `KeyboardInterrupt` states it.
 
     Examples:
         >>> import torch
@@ -104,30 +109,61 @@ async def fetch_async(
     """`fetch`, for asyncio.
 
     Asyncio:
-        Copies run in a thread of the loop's executor. If it is canceled while it copies into `into`, the tensors are a
-        mix of versions.
+        Copies run in threads of their own. If it is canceled, nothing is copied any more when it raises. If it was
+        copying into `into` then, the tensors are a mix of versions, and a note of the `CancelledError` states it.
     """
     return await _fetch(name, into, after, client, layout, dtype, stage, decode, timeout, aside=True)
 
 
-def _run(coroutine: Coroutine[Any, Any, Any]) -> Any:
+def _run(steps: Coroutine[Any, Any, Any]) -> Any:
     """Runs a coroutine in a loop of its own, in a thread of its own if this one has a running loop."""
-    if not _is_in_loop():
-        return asyncio.run(coroutine)
-    outcome: list[Any] = []
+    try:
+        return asyncio.run(steps) if not _is_in_loop() else _run_in_thread(steps)
+    except KeyboardInterrupt as error:
+        # The coroutine was canceled, and has stated what the tensors are.
+        for note in getattr(error.__context__, "__notes__", ()):
+            error.add_note(note)
+        raise
+
+
+def _run_in_thread(steps: Coroutine[Any, Any, Any]) -> Any:
+    """Runs a coroutine in another thread. An interrupt cancels it, and is raised once it has ended."""
+    running: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = []
+    outcome: list[tuple[Any, BaseException | None]] = []
+    # Not Thread.join: in Python 3.11, an interrupted one takes the thread for ended.
+    canceled, over = threading.Event(), threading.Event()
+
+    async def main() -> Any:
+        task = asyncio.ensure_future(steps)
+        running.append((asyncio.get_running_loop(), task))
+        if canceled.is_set():
+            task.cancel()
+        return await task
 
     def run() -> None:
         try:
-            outcome.append((asyncio.run(coroutine), None))
+            outcome.append((asyncio.run(main()), None))
         except BaseException as error:  # noqa: BLE001 - raised in the caller's thread
             outcome.append((None, error))
+        over.set()
 
-    thread = threading.Thread(target=run, name="hoplite-fetch", daemon=True)
-    thread.start()
-    thread.join()
-    result, error = outcome[0]
-    if error is not None:
-        raise error
+    threading.Thread(target=run, name="hoplite-fetch", daemon=True).start()
+    try:
+        over.wait()
+    except BaseException as error:
+        canceled.set()
+        for loop, task in running:
+            # The loop may have ended meanwhile.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(task.cancel)
+        while not over.is_set():
+            with contextlib.suppress(KeyboardInterrupt):
+                over.wait()
+        error.__context__ = outcome[0][1]
+        raise
+    result, failure = outcome[0]
+    if failure is not None:
+        raise failure
     return result
 
 
@@ -157,23 +193,24 @@ async def _fetch(
     if stage and into is None:
         raise InvalidArgument("stage=True needs the tensors to switch: pass into=")
     outs = None if into is None else read(into, fills=True)
+    check_outs(outs or {})
     client = client or hoplite.client()
     base = after if isinstance(after, Weights) and outs is not None else None
     chooser = Chooser(client, str(name), after.version if isinstance(after, Weights) else after, deadline)
     # What the tensors are, if not what they were before the call.
-    state: str | None = None
+    now: str | None = None
 
     def touch() -> None:
-        nonlocal state
+        nonlocal now
         if outs is not None:
-            state = MIXED
+            now = MIXED
         if base is not None:
             base._is_whole = False
 
     while True:
         try:
             # A mix of versions must not stay: any whole version replaces it.
-            version, manifest = await (chooser.any() if state is MIXED else chooser.next())
+            version, manifest = await (chooser.any() if now is MIXED else chooser.next())
             with paused_collector():
                 placement = placed(version, manifest, outs, layout, wanted, stages=stage, touch=touch)
             try:
@@ -190,9 +227,9 @@ async def _fetch(
             except (*UNAVAILABLE, ObjectCorrupt) as error:
                 chooser.fail(manifest, error)
                 continue
-        except HopliteError as error:
-            if state is not None:
-                error.args = (f"{error}; {state}",)
+        except BaseException as error:
+            if now is not None:
+                state(error, now)
             raise
         if chooser.is_wanted(version):
             return (
@@ -200,4 +237,4 @@ async def _fetch(
                 if stage
                 else Weights(version.name, manifest, placement.tensors, placement.boxes)
             )
-        state = f"the tensors are those of {version.name} now"
+        now = f"the tensors are those of {version.name} now"

@@ -8,7 +8,9 @@ import torch
 
 from hoplite import InvalidArgument, ShapeMismatch, StoreFull
 from hoplite.torch.weights.memory import converted, dtype_name
+from hoplite.torch.weights.modes import copying
 from hoplite.torch.weights.placing import Placement
+from hoplite.torch.weights.sharing import first_shared, repeats
 from hoplite.torch.weights.sources import boxed
 from hoplite.torch.weights.wrappers import hint
 
@@ -42,7 +44,7 @@ def placed(
         touch: called before the first copy.
 
     Raises:
-        InvalidArgument: the names differ.
+        InvalidArgument: the names differ; or two tensors share memory that the publication has apart.
         ShapeMismatch: a shape or dtype differs.
         StoreFull: there is no memory for new tensors.
     """
@@ -71,7 +73,40 @@ def placed(
                     f"{dtype_name(tensor.dtype)} {list(tensor.shape)} in into: pass tensors like those published"
                     + ("" if tensor.shape != shapes[name] else ", or dtype= to convert")
                 )
-    return Placement(manifest, tensors, boxes, stages=stages, touch=touch)
+        _check_apart(version, manifest, outs, boxes)
+    with copying():
+        return Placement(manifest, tensors, boxes, stages=stages, touch=touch)
+
+
+def check_outs(outs: Mapping[str, Any]) -> None:
+    """Checks tensors of the caller before it is known what is copied into them.
+
+    Raises:
+        InvalidArgument: an element of a tensor is at several indexes.
+    """
+    for name, tensor in outs.items():
+        if repeats(tensor):
+            raise InvalidArgument(
+                f"{name} has elements that share memory (shape {list(tensor.shape)}, stride {list(tensor.stride())}), "
+                "as after expand: pass its clone()"
+            )
+
+
+def _check_apart(
+    version: Version, manifest: Manifest, outs: Mapping[str, Any], boxes: Mapping[str, Box | None]
+) -> None:
+    def is_tied(one: str, other: str) -> bool:
+        # All of an entry but its name.
+        places = [[entry[1:] for entry in manifest.entries if entry.name == name] for name in (one, other)]
+        return places[0] == places[1] and boxes[one] == boxes[other]
+
+    shared = first_shared(outs, is_tied)
+    if shared is not None:
+        one, other = shared
+        raise InvalidArgument(
+            f"{one} and {other} share memory in into, but are two tensors in {version.name}: pass memory of its own "
+            "for each, leave one out with layout=, or publish them as one (tied) tensor"
+        )
 
 
 def _allocated(
@@ -92,7 +127,9 @@ def _allocated(
         found = tied.get(key) if entry.nbytes and entry.begin is None else None
         if found is None:
             try:
-                found = tied[key] = torch.empty(shape, dtype=getattr(torch, kinds[name]))
+                # Normal tensors, also in the mode in which the caller may be.
+                with torch.inference_mode(False):
+                    found = tied[key] = torch.empty(shape, dtype=getattr(torch, kinds[name]), device="cpu")
             except (RuntimeError, MemoryError) as error:
                 raise StoreFull(
                     f"this process has no memory for {name}, {kinds[name]} {list(shape)}, of the {manifest.nbytes} "

@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from hoplite import InvalidArgument
+from hoplite.torch.weights.modes import copying
 from hoplite.torch.weights.placing import Placement, Segment
 from hoplite.torch.weights.sources import Sources
 from hoplite.torch.weights.transfer import Part
@@ -35,7 +36,8 @@ def patch_parts(
     is_one_to_one = [extent.source for extent in manifest.extents] == list(range(len(manifest.sources)))
     if manifest.patches is None or manifest.patches[0] != base.id or not is_one_to_one:
         return None
-    sources = Sources({entry.name: outs[entry.name] for entry in manifest.entries if entry.name in outs})
+    with copying():
+        sources = Sources({entry.name: outs[entry.name] for entry in manifest.entries if entry.name in outs})
     if sources.entries != manifest.entries or sources.nbytes != manifest.nbytes:
         # Only some of the tensors, or converted ones.
         return None
@@ -49,7 +51,8 @@ def _apply(
     placement: Placement, sources: Sources, extent: Extent, decode: Callable[..., Any], patch: memoryview
 ) -> None:
     old = bytearray(extent.nbytes)
-    sources.copy(old, extent.at)
+    with copying():
+        sources.copy(old, extent.at)
     new = memoryview(decode(memoryview(old).toreadonly(), patch))
     if new.nbytes != extent.nbytes or not new.c_contiguous:
         raise InvalidArgument(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from hoplite.torch.weights.memory import Typed, carrier, copy_all, copyable, element_sizes, strides, synchronize
+from hoplite.torch.weights.modes import copying
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -128,7 +129,15 @@ class Placement:
         return merged
 
     def take(self, memory: Any, segments: Sequence[Segment]) -> None:
-        """Copies the bytes of an object, or keeps its memory until `switch`."""
+        """Copies the bytes of an object, or keeps its memory until `switch`.
+
+        Raises:
+            HopliteError: torch can't copy them.
+        """
+        with copying():
+            self._take(memory, segments)
+
+    def _take(self, memory: Any, segments: Sequence[Segment]) -> None:
         source = Typed(memory)
         if self._devices:
             source = self._on_host(source)
@@ -146,10 +155,14 @@ class Placement:
             self._copy(outs, values)
 
     def switch(self) -> None:
-        """Copies what `take` has kept."""
-        outs, values = self._staged
+        """Copies what `take` has kept, and frees it. After an error it can be called again.
+
+        Raises:
+            HopliteError: torch can't copy it.
+        """
+        with copying():
+            self._copy(*self._staged, in_threads=True)
         self._staged = ([], [])
-        self._copy(outs, values, in_threads=True)
 
     def _copy(self, outs: list[Any], values: list[Any], *, in_threads: bool = False) -> None:
         if not self.is_touched:
@@ -163,7 +176,7 @@ class Placement:
         """Copies the bytes into pinned memory, from which a device copies at the speed of the bus."""
         nbytes = source.data.numel()
         if self._pinned is None or self._pinned.numel() < nbytes or self._stages:
-            self._pinned = torch.empty(nbytes, dtype=torch.uint8, pin_memory=torch.cuda.is_available())
+            self._pinned = torch.empty(nbytes, dtype=torch.uint8, device="cpu", pin_memory=torch.cuda.is_available())
         pinned = self._pinned[:nbytes]
         copy_all([pinned], [source.data])
         return Typed(pinned)
@@ -211,7 +224,7 @@ class Placement:
 
 def _rest(target: Target) -> tuple[Typed, list[int]]:
     nbytes = target.last - target.first
-    return Typed(torch.empty(nbytes, dtype=torch.uint8)), [nbytes]
+    return Typed(torch.empty(nbytes, dtype=torch.uint8, device="cpu")), [nbytes]
 
 
 def _target(entry: Entry, out: Any, box: Box | None) -> Target | None:

@@ -6,13 +6,26 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from hoplite import InvalidArgument
+from hoplite import HopliteError, InvalidArgument
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from hoplite.torch.weights.manifest import Manifest
     from hoplite.torch.weights.placing import Box, Placement
+
+
+# What the tensors are after a fetch or a switch that failed midway.
+MIXED = "the tensors are a mix of versions: fetch again before you use them"
+MIXED_BY_SWITCH = "the tensors are a mix of versions: call switch again, or fetch, before you use them"
+
+
+def state(error: BaseException, what: str) -> None:
+    """Adds to an error what the tensors are now."""
+    if isinstance(error, HopliteError):
+        error.args = (f"{error}; {what}",)
+    else:
+        error.add_note(what)
 
 
 class Weights(Mapping[str, Any]):
@@ -111,12 +124,17 @@ class Staged:
 
         Raises:
             InvalidArgument: it was switched to, or discarded, before.
+            HopliteError: torch can't copy a tensor. The module has a mix of versions until another `switch` succeeds.
         """
         placement = self._placement
         if placement is None:
             raise InvalidArgument(f"{self.name} was switched to or discarded before: fetch the next version")
         begun = time.perf_counter()
-        placement.switch()
+        try:
+            placement.switch()
+        except BaseException as error:
+            state(error, MIXED_BY_SWITCH)
+            raise
         seconds = time.perf_counter() - begun
         self._placement = None
         self.weights = Weights(self.name, self.manifest, placement.tensors, placement.boxes)

@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hoplite import ObjectCorrupt, StoreFull
+from hoplite._aside import in_own_thread
 from hoplite.torch.weights.manifest import ALIGNMENT, ManifestInvalid
 from hoplite.torch.weights.pauses import paused_collector
 from hoplite.torch.weights.placing import Segment
@@ -183,7 +184,8 @@ async def bring(client: Client, wanted: Iterable[Part], deadline: Deadline, *, a
         client: client to get the objects with.
         wanted: the objects.
         deadline: when to give up.
-        aside: whether to copy in another thread, since the loop has other work.
+        aside: whether to copy in another thread, since the loop has other work. Nothing is copied after this ends,
+            also if it is canceled.
 
     Raises:
         ObjectCorrupt: the bytes of an object do not match its digest.
@@ -205,8 +207,10 @@ async def bring(client: Client, wanted: Iterable[Part], deadline: Deadline, *, a
             del task
             ahead -= part.nbytes
             if aside:
-                await asyncio.to_thread(_take, part, data)
+                await in_own_thread(_take, part, data)
             else:
+                # An interrupt cancels the task, which notices it only when it suspends.
+                await asyncio.sleep(0)
                 _take(part, data)
             del data
     finally:

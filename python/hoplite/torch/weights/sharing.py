@@ -1,0 +1,86 @@
+"""Which tensors share memory, to the element. Does not know manifests."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+# Bound of the search for a common element. Views that people write need a few steps; see `numpy.shares_memory`.
+STEPS_MAX: Any = 1 << 16
+
+
+def repeats(tensor: Any) -> bool:
+    """Whether a tensor has one element at several indexes, as after `expand`; or may have, with unusual strides."""
+    if tensor.is_contiguous():
+        return False
+    extent = 0
+    for stride, length in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if length > 1:
+            if stride <= extent:
+                return True
+            extent += stride * (length - 1)
+    return False
+
+
+def first_shared(tensors: Mapping[str, Any], is_tied: Callable[[str, str], bool]) -> tuple[str, str] | None:
+    """Returns the names of two tensors that have an element in common; None if there are none.
+
+    Args:
+        tensors: the tensors, without repeated elements.
+        is_tied: whether two tensors, by name, may be the same view of the same memory.
+    """
+    spans = sorted(span for span in map(_span, tensors.items()) if span[1] < span[2])
+    around: list[tuple[int, int, int, str]] = []
+    for span in spans:
+        device, first, _, name = span
+        if around:
+            around = [each for each in around if each[2] > first and each[0] == device]
+            for *_, other in around:
+                one, two = tensors[other], tensors[name]
+                if not (_is_same(one, two) and is_tied(other, name)) and _is_shared(one, two):
+                    return other, name
+        around.append(span)
+    return None
+
+
+def _span(named: tuple[str, Any]) -> tuple[int, int, int, str]:
+    """Device of a tensor, its first byte and its last, exclusive, and its name."""
+    name, tensor = named
+    first, nbytes = tensor.data_ptr(), tensor.nbytes
+    if nbytes and not tensor.is_contiguous():
+        last = sum(stride * (length - 1) for stride, length in zip(tensor.stride(), tensor.shape, strict=True))
+        nbytes = (last + 1) * tensor.element_size()
+    return tensor.get_device(), first, first + nbytes, name
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    return bool(one.data_ptr() == other.data_ptr() and one.stride() == other.stride() and one.shape == other.shape)
+
+
+def _is_shared(one: Any, other: Any) -> bool:
+    try:
+        return bool(np.shares_memory(_Elements(one).array(), _Elements(other).array(), max_work=STEPS_MAX))
+    except RuntimeError:
+        # Too many steps.
+        return True
+
+
+class _Elements:
+    """The places of the elements of a tensor, on any device, as an array that nobody reads."""
+
+    def __init__(self, tensor: Any) -> None:
+        item = tensor.element_size()
+        self.__array_interface__ = {
+            "version": 3,
+            "data": (tensor.data_ptr(), False),
+            "shape": tuple(tensor.shape),
+            "strides": tuple(stride * item for stride in tensor.stride()),
+            "typestr": f"|V{item}",
+        }
+
+    def array(self) -> Any:
+        return np.asarray(self)
