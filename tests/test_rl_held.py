@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -97,3 +100,22 @@ def test_failures_are_named() -> None:
     client.put(b"text", name="policy/5", timeout=SOON)
     with pytest.raises(ht.ManifestInvalid, match="policy/5"):
         Held("policy/5", SOON)
+
+
+def test_a_version_arrives_in_a_loop_whose_executor_is_full() -> None:
+    ht.publish({"w": torch.arange(1 << 18)}, "policy/6", digest=True, timeout=SOON)
+    go_on = threading.Event()
+
+    async def main() -> Held:
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(1))
+        full = loop.run_in_executor(None, go_on.wait, SOON)
+        try:
+            async with asyncio.timeout(SOON / 2):
+                return await Held.arrived("policy/6", SOON / 2)
+        finally:
+            go_on.set()
+            await full
+
+    ((_, found),) = asyncio.run(main()).tensors("cpu")
+    assert torch.equal(found, torch.arange(1 << 18))

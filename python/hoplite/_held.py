@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import hoplite
+from hoplite._aside import in_own_thread
 from hoplite.errors import ObjectCorrupt
-from hoplite.torch import ManifestInvalid, fetch
+from hoplite.torch import ManifestInvalid, fetch, fetch_async
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,13 +47,27 @@ class Held:
         begun = time.monotonic()
         client = hoplite.client()
         # With an empty layout, only the manifest.
-        self.manifest: Manifest = fetch(name, client=client, layout={}, timeout=timeout).manifest
+        manifest = fetch(name, client=client, layout={}, timeout=timeout).manifest
+        self._hold(name, manifest, client.get(_remote(manifest), timeout=_left(timeout, begun)))
+
+    @classmethod
+    async def arrived(cls, name: str, timeout: float | None) -> Held:  # noqa: ASYNC109 - as every verb
+        """Returns the version once it is here, for asyncio. The arguments and errors are those of the class."""
+        begun = time.monotonic()
+        client = hoplite.client()
+        manifest = (await fetch_async(name, client=client, layout={}, timeout=timeout)).manifest
+        found = await client.get_async(_remote(manifest), timeout=_left(timeout, begun))
+        held = cls.__new__(cls)
+        # Digests of a large version take seconds.
+        await in_own_thread(held._hold, name, manifest, found)
+        return held
+
+    def _hold(self, name: str, manifest: Manifest, found: list[Any]) -> None:
         self.name = name
-        left = None if timeout is None else max(0.0, timeout - (time.monotonic() - begun))
-        sources = self.manifest.sources
-        remote = [index for index in range(len(sources)) if index not in self.manifest.inline]
-        found = client.get([sources[index].ref for index in remote], timeout=left)
-        self._data: dict[int, Any] = {**self.manifest.inline, **dict(zip(remote, found, strict=True))}
+        self.manifest = manifest
+        sources = manifest.sources
+        remote = [index for index in range(len(sources)) if index not in manifest.inline]
+        self._data: dict[int, Any] = {**manifest.inline, **dict(zip(remote, found, strict=True))}
         self._ats = [extent.at for extent in self.manifest.extents]
         for index, source in enumerate(sources):
             data = self._data[index]
@@ -91,3 +106,12 @@ class Held:
             piece = self._data[source][start + first - at : start + last - at]
             here[first - entry.offset : last - entry.offset] = piece
         return data.view(getattr(torch, entry.dtype)).view(entry.shape).to(device)
+
+
+def _remote(manifest: Manifest) -> list[str]:
+    """Refs of the objects that are not behind the manifest."""
+    return [source.ref for index, source in enumerate(manifest.sources) if index not in manifest.inline]
+
+
+def _left(timeout: float | None, begun: float) -> float | None:
+    return None if timeout is None else max(0.0, timeout - (time.monotonic() - begun))

@@ -7,7 +7,6 @@ or servers. It needs the extra `verl`.
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
 import hoplite
@@ -134,7 +133,7 @@ class HopliteCheckpointEngine(CheckpointEngine):
         Raises:
             Timeout: the version was not here in time.
         """
-        version = await asyncio.to_thread(_held.Held, self._named(), self.timeout)
+        version = await _held.Held.arrived(self._named(), self.timeout)
         # On a host without devices, verl names that of CUDA.
         device = get_device_name() if get_torch_device().is_available() else "cpu"
         for pair in version.tensors(device):

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from hoplite import Node
+from hoplite._aside import in_own_thread
 from hoplite.errors import HopliteError
 
 # The farewell of a worker that leaves, so that the node does not wait for its return.
@@ -93,7 +94,7 @@ async def _keep(node: Node, path: str, ready: dict[str, str]) -> None:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(keeper.over.wait(), FAILURE_EVERY_S)
     keeper.over.set()
-    await asyncio.to_thread(node.close, LEAVE_TIMEOUT_S)
+    await in_own_thread(node.close, LEAVE_TIMEOUT_S)
     # Remove the sockets before a waiting worker starts the next node.
     for file in (path, node.socket):
         with contextlib.suppress(FileNotFoundError):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from distributed.diagnostics.plugin import SchedulerPlugin, WorkerPlugin
 
+from hoplite._aside import in_own_thread
 from hoplite.dask import arrays, keeper, process
 from hoplite.dask.arrays import CAPABILITY, PREFIX
 from hoplite.dask.needs import check_worker
@@ -276,7 +277,7 @@ class Host(WorkerPlugin):  # type: ignore[misc] # Dask has no types here
             "socket": paths.socket,
             "keeper": paths.keeper,
         }
-        await asyncio.to_thread(keeper.start, settings)
+        await in_own_thread(keeper.start, settings)
 
     async def _watch(self) -> None:
         """Restarts the node if it ends unexpectedly."""

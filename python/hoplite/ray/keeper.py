@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import ray
 
 from hoplite import Client, HopliteError, InvalidArgument, Node, ObjectLost, Ref, Timeout, connect, sockets
+from hoplite._aside import in_own_thread
 from hoplite.addresses import is_ip
 from hoplite.ray import place
 from hoplite.ray._versions import unknown
@@ -82,8 +83,8 @@ class Keeper:
         async with self._beginning:
             if self._node is None:
                 self._secret = secret
-                self._node = await asyncio.to_thread(_started, secret, cluster, join, capacity, port)
-                self._client = await asyncio.to_thread(connect, f"unix:{self._node.socket}")
+                self._node = await in_own_thread(_started, secret, cluster, join, capacity, port)
+                self._client = await in_own_thread(connect, f"unix:{self._node.socket}")
         return await self.facts()
 
     async def facts(self) -> dict[str, Any] | None:
@@ -172,7 +173,7 @@ class Keeper:
         """Closes the node without transferring its objects, because all nodes of the cluster end."""
         if self._node is not None:
             with contextlib.suppress(HopliteError):
-                await asyncio.to_thread(self._node.close, 0)
+                await in_own_thread(self._node.close, 0)
         self._ended.set()
 
 

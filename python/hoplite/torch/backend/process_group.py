@@ -6,12 +6,12 @@ transfers: Hoplite (SIGCOMM 2021), sections 3.3 and 3.4.
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._C._distributed_c10d import Backend, ProcessGroup
 
+from hoplite._aside import in_own_thread
 from hoplite.errors import InvalidArgument
 from hoplite.torch.backend import collectives
 from hoplite.torch.backend.loop import submit
@@ -268,7 +268,7 @@ class Collectives:
     def reconfigure(self, opts: Any) -> Work:
         """Forms the group anew, with the ranks of the given handles."""
         timeout_s = None if opts.timeout is None else opts.timeout.total_seconds()
-        return Work([], submit(asyncio.to_thread(self.member.reconfigure, opts.uuid, opts.handles, timeout_s)))
+        return Work([], submit(in_own_thread(self.member.reconfigure, opts.uuid, opts.handles, timeout_s)))
 
     def _start(
         self, op: str, opts: Any, steps: Any, outputs: list[Any], shared_bytes: int = 0, nbytes: int = 0
