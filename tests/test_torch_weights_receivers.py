@@ -17,6 +17,7 @@ torch: Any = pytest.importorskip("torch", reason="needs PyTorch")
 
 import hoplite  # noqa: E402 - torch must be there
 import hoplite.torch as ht  # noqa: E402
+from hoplite.torch import checkpoint  # noqa: E402
 from hoplite.torch.weights.placing import Placement  # noqa: E402
 from torch_weights import SOON, counting, same  # noqa: E402
 
@@ -304,3 +305,17 @@ def test_a_fetch_needs_no_thread_of_the_executor_of_the_loop(clients: list[Clien
             await full
 
     assert asyncio.run(main())["w"].all()
+
+
+def test_calls_without_a_timeout_take_that_of_their_client(node: hoplite.Node) -> None:
+    with hoplite.connect(node.socket or "", default_timeout=0.2) as client:
+        calls: list[Callable[[], Any]] = [
+            lambda: ht.fetch("late/", client=client),
+            lambda: asyncio.run(ht.fetch_async("late/", client=client)),
+            # It waits for the other rank.
+            lambda: ht.publish({"w": torch.ones(3)}, "late/1", shards=(0, 2), client=client),
+            lambda: checkpoint.HopliteReader("late/", client=client).read_metadata(),
+        ]
+        for call in calls:
+            with pytest.raises(hoplite.Timeout):
+                call()

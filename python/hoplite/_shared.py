@@ -21,6 +21,10 @@ class _Default(float):
     def __repr__(self) -> str:
         return "DEFAULT"
 
+    def __reduce__(self) -> str:
+        # The same object in another process, and in a copy.
+        return "DEFAULT"
+
 
 # Timeout of a call without `timeout=`: the client's `default_timeout`. Compared by identity.
 DEFAULT: Final[float] = _Default("inf")

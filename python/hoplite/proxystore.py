@@ -11,6 +11,7 @@ import uuid
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import hoplite
+from hoplite._timeouts import DEFAULT, limit
 from hoplite.errors import HopliteError, InvalidArgument, NameTaken, ObjectDeleted, ObjectLost, Timeout
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ class HopliteConnector:
             a node that `init` starts.
         prefix: prefix of the names of objects whose key exists before them, as for futures.
         timeout: seconds that `get` waits for the bytes of an existing object, and `put` for capacity. None waits
-            without a limit.
+            without a limit. The default is `default_timeout` of `hoplite.init`, or 60.
         clear: whether `close` deletes the objects that this connector put.
 
     Raises:
@@ -53,16 +54,16 @@ class HopliteConnector:
         address: str | None = None,
         *,
         prefix: str = "proxystore",
-        timeout: float | None = 60.0,
+        timeout: float | None = DEFAULT,
         clear: bool = False,
     ) -> None:
         if not prefix or prefix.startswith("@"):
             raise InvalidArgument(f"prefix {prefix!r} is not valid: use a nonempty string that does not start with @")
         self.address = address
         self.prefix = prefix
-        self.timeout = timeout
         self.clear = clear
         self._client = hoplite.init() if address is None else hoplite.connect(address, reconnect=True)
+        self.timeout = limit(timeout, self._client, otherwise=60.0)
         # The client of `init` belongs to the process, which may use it elsewhere.
         self._is_own = address is not None
         self._lock = threading.Lock()

@@ -86,8 +86,8 @@ def init(
         digest: whether `put` announces the SHA-256 of the bytes of each object. Every node that receives the object
             verifies it before `get` returns, and fetches from another node on a mismatch. The default is
             HOPLITE_DIGEST, or False. docs/security.md states what this detects and what it costs.
-        default_timeout: timeout in seconds of every call of this client without `timeout=`; such a call with
-            `timeout=None` waits without limit. The default is HOPLITE_TIMEOUT, or no limit.
+        default_timeout: timeout in seconds of every call of this client, and of the integrations, without `timeout=`;
+            such a call with `timeout=None` waits without limit. The default is HOPLITE_TIMEOUT, or no limit.
         node: a `Node` in this process to use. `hoplite.shutdown()` closes it.
 
     Returns:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import hoplite
 from hoplite import _policy
+from hoplite._timeouts import DEFAULT, limit
 from hoplite.errors import HopliteError, InvalidArgument, PackageMissing
 from hoplite.extras import install
 
@@ -39,7 +40,8 @@ class HopliteWeightTransfer:
         retain: number of newest versions to retain.
         replicas: number of hosts that have a copy before the servers pause. With at least the number of hosts, each
             server loads from its own memory, and pauses only for that.
-        timeout: seconds for the publication, and for each worker to receive it. None waits without limit.
+        timeout: seconds for the publication, and for each worker to receive it. None waits without limit. The
+            default is `default_timeout` of `hoplite.init`, or 300.
 
     Raises:
         InvalidArgument: the prefix is not valid.
@@ -52,7 +54,7 @@ class HopliteWeightTransfer:
         prefix: str = "policy/",
         retain: int = 2,
         replicas: int = 1,
-        timeout: float | None = 300.0,
+        timeout: float | None = DEFAULT,
     ) -> None:
         if isinstance(servers, str):
             raise InvalidArgument(f"servers is the text {servers!r}: pass a list of URLs")
@@ -93,22 +95,23 @@ class HopliteWeightTransfer:
             StoreFull: the store had no capacity in time.
         """
         name = _policy.next_name(self.prefix)
-        _policy.publish_to_host_memory(iterator, name, retain=self.retain, replicas=self.replicas, timeout=self.timeout)
+        timeout = limit(self.timeout, otherwise=300.0)
+        _policy.publish_to_host_memory(iterator, name, retain=self.retain, replicas=self.replicas, timeout=timeout)
         urls = list(self._servers())
         with ThreadPoolExecutor(max(1, len(urls))) as threads:
-            errors = list(threads.map(lambda url: self._update(url, name), urls))
+            errors = list(threads.map(lambda url: self._update(url, name, timeout), urls))
         failed = {url: error for url, error in zip(urls, errors, strict=True) if error is not None}
         if urls and len(failed) == len(urls):
             raise HopliteError(f"no server has loaded {name} ({failed}): start a server, or check their logs")
         for url, error in failed.items():
             logger.warning("server %s has not loaded %s: %s", url, name, error)
 
-    def _update(self, url: str, name: str) -> Exception | None:
+    def _update(self, url: str, name: str, timeout: float | None) -> Exception | None:
         """Makes one server load a version; returns its error. After an error the server stays paused."""
         server = VLLMClient(url)
         try:
             server.pause()
-            _policy.load(server, name, self.timeout)
+            _policy.load(server, name, timeout)
             server.resume()
         except Exception as error:  # noqa: BLE001 - whatever the server or the network raises concerns this server only
             return error

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import hoplite
 from hoplite import _held, _policy
+from hoplite._timeouts import DEFAULT, limit
 from hoplite.errors import HopliteError, PackageMissing
 from hoplite.extras import install
 
@@ -37,7 +38,8 @@ class HopliteCheckpointEngine(CheckpointEngine):
         prefix: prefix of the names of versions: "policy/" for "policy/17".
         retain: number of newest versions to retain.
         replicas: number of hosts that keep a copy.
-        timeout: seconds for the publication, and for each worker to receive it. None waits without limit.
+        timeout: seconds for the publication, and for each worker to receive it. None waits without limit. The
+            default is `default_timeout` of `hoplite.init`, or 600.
 
     Raises:
         InvalidArgument: the prefix is not valid.
@@ -50,7 +52,7 @@ class HopliteCheckpointEngine(CheckpointEngine):
         prefix: str = "policy/",
         retain: int = 2,
         replicas: int = 1,
-        timeout: float | None = 600.0,
+        timeout: float | None = DEFAULT,
     ) -> None:
         self.is_master = is_master
         self.prefix = _policy.check_prefix(prefix)
@@ -88,6 +90,9 @@ class HopliteCheckpointEngine(CheckpointEngine):
         """Ends the update."""
         self.name = None
 
+    def _limit(self) -> float | None:
+        return limit(self.timeout, otherwise=600.0)
+
     def _named(self) -> str:
         if self.name is None:
             raise HopliteError("this update has no version: call prepare, build_topology and init_process_group first")
@@ -117,7 +122,7 @@ class HopliteCheckpointEngine(CheckpointEngine):
             return None
         # In this thread: the current device and stream belong to it.
         nbytes = _policy.publish_to_host_memory(
-            weights, self._named(), retain=self.retain, replicas=self.replicas, timeout=self.timeout
+            weights, self._named(), retain=self.retain, replicas=self.replicas, timeout=self._limit()
         )
         return {"hoplite/bytes": float(nbytes), "hoplite/version": float(self._named().rpartition("/")[2])}
 
@@ -133,7 +138,7 @@ class HopliteCheckpointEngine(CheckpointEngine):
         Raises:
             Timeout: the version was not here in time.
         """
-        version = await _held.Held.arrived(self._named(), self.timeout)
+        version = await _held.Held.arrived(self._named(), self._limit())
         # On a host without devices, verl names that of CUDA.
         device = get_device_name() if get_torch_device().is_available() else "cpu"
         for pair in version.tensors(device):

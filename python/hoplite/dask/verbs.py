@@ -10,6 +10,7 @@ import numpy as np
 from distributed import Client, Future, wait
 
 import hoplite
+from hoplite._timeouts import DEFAULT, limit
 from hoplite.dask import installation, tasks
 from hoplite.dask.arrays import PREFIX
 from hoplite.errors import HopliteError, InvalidArgument, UnsupportedDtype
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("hoplite.dask")
 
 
-def scatter(client: Client, data: Any, *, broadcast: bool = True, timeout: float | None = None) -> Any:  # noqa: ANN401
+def scatter(client: Client, data: Any, *, broadcast: bool = True, timeout: float | None = DEFAULT) -> Any:  # noqa: ANN401
     """Puts arrays into shared memory and transfers them to every host of the Dask cluster.
 
     A task that takes the future gets a read-only NumPy array over the shared memory of its host. Hosts relay an array
@@ -46,6 +47,7 @@ def scatter(client: Client, data: Any, *, broadcast: bool = True, timeout: float
         UnsupportedDtype: a value is not a NumPy array, or has elements that Hoplite can't store.
     """
     here = installation.of(client)
+    timeout = limit(timeout)
     if isinstance(data, dict):
         return dict(zip(data, _scatter(here, list(data.values()), broadcast, timeout), strict=True))
     if isinstance(data, list | tuple):
@@ -53,7 +55,7 @@ def scatter(client: Client, data: Any, *, broadcast: bool = True, timeout: float
     return _scatter(here, [data], broadcast, timeout)[0]
 
 
-def replicate(client: Client, futures: Future | Iterable[Future], *, timeout: float | None = None) -> None:
+def replicate(client: Client, futures: Future | Iterable[Future], *, timeout: float | None = DEFAULT) -> None:
     """Transfers arrays that are results of tasks to every worker, like `distributed.Client.replicate`.
 
     Waits for the tasks. Each worker first moves its array into the store of its host, where it replaces the worker's
@@ -73,6 +75,7 @@ def replicate(client: Client, futures: Future | Iterable[Future], *, timeout: fl
     """
     here = installation.of(client)
     wanted = _futures(futures)
+    timeout = limit(timeout)
     wait(wanted, timeout=timeout)
     for future in wanted:
         if future.status == "error":

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import ray
 
 from hoplite import HopliteError, InvalidArgument, ObjectLost, Ref, Timeout
+from hoplite._timeouts import DEFAULT, limit
 from hoplite.ray._versions import unlocked
 from hoplite.ray.again import put_again
 from hoplite.ray.lifetime import Kept, lifetimes
@@ -73,7 +74,7 @@ class Found(Ref):
         self.inner = inner
 
 
-def put(value: object, *, name: str | None = None, replicas: int = 1, timeout: float | None = None) -> Any:
+def put(value: object, *, name: str | None = None, replicas: int = 1, timeout: float | None = DEFAULT) -> Any:
     """Puts a value into Hoplite and returns a Ray ObjectRef of it.
 
     Pass the ObjectRef to tasks and actors, return it from them, or pass it to `ray.get`: they get the value,
@@ -94,6 +95,7 @@ def put(value: object, *, name: str | None = None, replicas: int = 1, timeout: f
         HopliteError: see `Client.put`.
     """
     hp = client()
+    timeout = limit(timeout)
     # The lease starts before the object exists, so that the object can never outlive this process.
     ref = hp.reserve() if name is None else Ref(name)
     lease = hp.lease(ref)
@@ -111,7 +113,7 @@ def put(value: object, *, name: str | None = None, replicas: int = 1, timeout: f
     return anchor
 
 
-def ref(anchor: Any, *, timeout: float | None = None) -> Ref | None:
+def ref(anchor: Any, *, timeout: float | None = DEFAULT) -> Ref | None:
     """Returns the Hoplite ref behind a Ray ObjectRef, for `Client.locations` and other verbs.
 
     The ref does not keep the object alive.
@@ -134,11 +136,11 @@ def ref(anchor: Any, *, timeout: float | None = None) -> Ref | None:
     kept = lifetimes.of(anchor)
     if kept is not None:
         return Ref(kept.text, kept.client)
-    value = _value([anchor], timeout)[0]
+    value = _value([anchor], limit(timeout))[0]
     return Ref(str(value), client()) if isinstance(value, Ref) else None
 
 
-def get(refs: Any, *, copy: bool = False, timeout: float | None = None) -> Any:
+def get(refs: Any, *, copy: bool = False, timeout: float | None = DEFAULT) -> Any:
     """Gets values by Ray ObjectRefs, Hoplite refs or names.
 
     `ray.get` of an ObjectRef from Hoplite returns the same value. Here, the timeout also covers the transfer by
@@ -160,6 +162,7 @@ def get(refs: Any, *, copy: bool = False, timeout: float | None = None) -> Any:
     if not isinstance(refs, list):
         return get([refs], copy=copy, timeout=timeout)[0]
     check_connected()
+    timeout = limit(timeout)
     until = None if timeout is None else time.monotonic() + timeout
     values: list[Any] = list(refs)
     rays = [place for place, each in enumerate(values) if isinstance(each, ray.ObjectRef)]
@@ -183,7 +186,7 @@ def get(refs: Any, *, copy: bool = False, timeout: float | None = None) -> Any:
     return values
 
 
-def wait(refs: Iterable[Any], *, num_returns: int = 1, timeout: float | None = None) -> tuple[list[Any], list[Any]]:
+def wait(refs: Iterable[Any], *, num_returns: int = 1, timeout: float | None = DEFAULT) -> tuple[list[Any], list[Any]]:
     """Waits until some of several Ray ObjectRefs, Hoplite refs or names are ready.
 
     If all are ObjectRefs, `ray.wait` is enough.
@@ -201,6 +204,7 @@ def wait(refs: Iterable[Any], *, num_returns: int = 1, timeout: float | None = N
     """
     check_connected()
     given = list(refs)
+    timeout = limit(timeout)
     until = None if timeout is None else time.monotonic() + timeout
     rays = {each: place for place, each in enumerate(given) if isinstance(each, ray.ObjectRef)}
     texts: dict[str, list[int]] = {}
@@ -239,7 +243,7 @@ def _first(rays: dict[Any, int], texts: dict[str, list[int]], number: int, until
 def behind(anchor: Any) -> Ref | None:
     """Returns the Hoplite ref behind an ObjectRef; None if its task has failed."""
     try:
-        return ref(anchor)
+        return ref(anchor, timeout=None)
     except (HopliteError, ray.exceptions.RayError):
         return None
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import ray
 
 from hoplite import HopliteError, InvalidArgument, Ref
+from hoplite._timeouts import DEFAULT, limit
 from hoplite.ray._versions import get_object_locations
 from hoplite.ray.again import put_again
 from hoplite.ray.lifetime import DELETE_S, Kept, lifetimes
@@ -163,7 +164,7 @@ def reduce(
     *,
     count: int | None = None,
     name: str | None = None,
-    timeout: float | None = None,
+    timeout: float | None = DEFAULT,
 ) -> Any:
     """Folds the first `count` inputs to arrive, and returns a Ray ObjectRef of the result at once.
 
@@ -194,7 +195,7 @@ def reduce(
     lease = hp.lease(result)
     try:
         taken.hold()
-        hp.reduce(taken.texts, op, count=count, name=result, timeout=timeout)
+        hp.reduce(taken.texts, op, count=count, name=result, timeout=limit(timeout))
         wait = uuid.uuid4().hex
         anchor, over = keeper().result.options(num_returns=2).remote(str(result), wait)
         taken.bring()
@@ -209,7 +210,7 @@ def reduce(
     return anchor
 
 
-def inputs(result: Any, *, timeout: float | None = None) -> list[int]:
+def inputs(result: Any, *, timeout: float | None = DEFAULT) -> list[int]:
     """Returns which inputs a reduce of this process has folded.
 
     Args:
@@ -225,10 +226,10 @@ def inputs(result: Any, *, timeout: float | None = None) -> list[int]:
         ObjectLost: too few inputs can still arrive.
     """
     kept = _reduced(result)
-    return [kept.inputs.index(str(each)) for each in Ref(kept.text, kept.client).inputs(timeout=timeout)]
+    return [kept.inputs.index(str(each)) for each in Ref(kept.text, kept.client).inputs(timeout=limit(timeout))]
 
 
-def lost(result: Any, *, timeout: float | None = None) -> list[int]:
+def lost(result: Any, *, timeout: float | None = DEFAULT) -> list[int]:
     """Returns which inputs of a reduce of this process are known to be lost.
 
     An input is lost if its process or node failed, if it was deleted, or if its task failed. Resubmit the task if you
@@ -247,7 +248,7 @@ def lost(result: Any, *, timeout: float | None = None) -> list[int]:
         ObjectLost: too few inputs can still arrive.
     """
     kept = _reduced(result)
-    gone = {str(each) for each in Ref(kept.text, kept.client).lost(timeout=timeout)} | kept.failed
+    gone = {str(each) for each in Ref(kept.text, kept.client).lost(timeout=limit(timeout))} | kept.failed
     return [place for place, text in enumerate(kept.inputs) if text in gone]
 
 

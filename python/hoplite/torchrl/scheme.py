@@ -9,6 +9,7 @@ from typing import Any
 from torchrl.weight_update.weight_sync_schemes import WeightSyncScheme, register_weight_sync_backend
 
 import hoplite
+from hoplite._timeouts import DEFAULT, limit
 from hoplite.errors import HopliteError, InvalidArgument
 from hoplite.torch import delete
 from hoplite.torchrl.transport import HopliteTransport
@@ -31,7 +32,8 @@ class HopliteWeightSyncScheme(WeightSyncScheme):
         address: "unix:/path" of the node of each host, as for `hoplite.connect`. None uses `hoplite.client()`.
         strategy: "tensordict" or "state_dict", the form in which TorchRL takes weights from a model.
         sync: whether `send` waits until the workers have applied the weights.
-        timeout: seconds to wait for the weights, and for the workers. None waits without a limit.
+        timeout: seconds to wait for the weights, and for the workers. None waits without a limit. The default
+            is `default_timeout` of `hoplite.init`, or 60.
 
     Raises:
         InvalidArgument: the name is not valid.
@@ -44,7 +46,7 @@ class HopliteWeightSyncScheme(WeightSyncScheme):
         address: str | None = None,
         strategy: str = "tensordict",
         sync: bool = True,
-        timeout: float | None = 60.0,
+        timeout: float | None = DEFAULT,
     ) -> None:
         super().__init__(strategy)
         if name is not None and (not name or name.startswith("@") or name.endswith("/")):
@@ -63,7 +65,10 @@ class HopliteWeightSyncScheme(WeightSyncScheme):
         """Returns the side of a worker, or that of the trainer without `worker_idx`."""
         if self._client is None:
             self._client = hoplite.client() if self._address is None else hoplite.connect(self._address)
-        return HopliteTransport(self._client, self._name, self._timeout, worker_idx)
+        return HopliteTransport(self._client, self._name, self._limit(self._client), worker_idx)
+
+    def _limit(self, client: hoplite.Client) -> float | None:
+        return limit(self._timeout, client, otherwise=60.0)
 
     def send(self, weights: Any = None, worker_ids: int | list[int] | None = None) -> None:
         """Publishes weights as the next version. With `sync`, waits until workers have applied it.
@@ -92,12 +97,13 @@ class HopliteWeightSyncScheme(WeightSyncScheme):
         if client is None:
             return
         if self.initialized_on_sender and self._is_unique:
+            left = self._limit(client)
             with contextlib.suppress(HopliteError):
-                delete(f"{self._name}/", client=client, timeout=self._timeout)
+                delete(f"{self._name}/", client=client, timeout=left)
             with contextlib.suppress(HopliteError):
                 # The acknowledgments.
-                names = [row["ref"] for row in client.directory(f"{self._name}/", timeout=self._timeout)]
-                client.delete(names, timeout=self._timeout)
+                names = [row["ref"] for row in client.directory(f"{self._name}/", timeout=left)]
+                client.delete(names, timeout=left)
         if self._address is not None:
             client.close()
 

@@ -17,6 +17,7 @@ from vllm.distributed.weight_transfer.base import (
 
 import hoplite
 from hoplite import _held
+from hoplite._timeouts import DEFAULT, limit
 from hoplite.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -34,11 +35,12 @@ class HopliteUpdateInfo(WeightTransferUpdateInfo):
 
     Attributes:
         name: name of the version, such as "policy/17". It is a version, not a prefix: all workers load the same one.
-        timeout: seconds to wait until the version is on this host; None waits without limit.
+        timeout: seconds to wait until the version is on this host; None waits without limit. The default is
+            `default_timeout` of `hoplite.init`, or 300.
     """
 
     name: str
-    timeout: float | None = 300.0
+    timeout: float | None = DEFAULT
 
     def __post_init__(self) -> None:
         """Checks the name, which comes from outside the process."""
@@ -82,7 +84,7 @@ class HopliteWeightTransferEngine(WeightTransferEngine[HopliteInitInfo, HopliteU
             Timeout: the version was not here in time. The model is unchanged.
             ObjectDeleted: the version is older than those that the trainer retains. The model is unchanged.
         """
-        self._load(_held.Held(update_info.name, update_info.timeout))
+        self._load(_held.Held(update_info.name, limit(update_info.timeout, otherwise=300.0)))
 
     def _load(self, version: Held) -> None:
         from vllm.model_executor.model_loader.mtp_validation import disable_mtp_completeness_check

@@ -9,6 +9,7 @@ from vllm.distributed.weight_transfer.base import TrainerInitInfo, TrainerWeight
 
 import hoplite
 from hoplite import _policy
+from hoplite._timeouts import DEFAULT, limit
 from hoplite.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -24,7 +25,8 @@ class HopliteTrainerInitInfo(TrainerInitInfo):
         retain: number of newest versions to retain.
         replicas: number of hosts that have a copy before the servers load it. With at least the number of hosts, each
             server loads from its own memory, and pauses only for that.
-        timeout: seconds for the publication, and for each worker to receive it. None waits without limit.
+        timeout: seconds for the publication, and for each worker to receive it. None waits without limit. The
+            default is `default_timeout` of `hoplite.init`, or 300.
         rank: rank of this process in the trainer. Rank 0 publishes.
     """
 
@@ -32,7 +34,7 @@ class HopliteTrainerInitInfo(TrainerInitInfo):
     prefix: str = "policy/"
     retain: int = 2
     replicas: int = 1
-    timeout: float | None = 300.0
+    timeout: float | None = DEFAULT
 
 
 class HopliteTrainerEngine(TrainerWeightTransferEngine[HopliteTrainerInitInfo]):
@@ -90,11 +92,12 @@ class HopliteTrainerEngine(TrainerWeightTransferEngine[HopliteTrainerInitInfo]):
             return
         info = self.info
         name = _policy.next_name(info.prefix)
-        _policy.publish_to_host_memory(weights, name, retain=info.retain, replicas=info.replicas, timeout=info.timeout)
-        load(self.client, name, timeout=info.timeout)
+        timeout = limit(info.timeout, otherwise=300.0)
+        _policy.publish_to_host_memory(weights, name, retain=info.retain, replicas=info.replicas, timeout=timeout)
+        load(self.client, name, timeout=timeout)
 
 
-def load(client: Any, name: str = "policy/", *, timeout: float | None = 300.0) -> str:
+def load(client: Any, name: str = "policy/", *, timeout: float | None = DEFAULT) -> str:
     """Makes a server load a published version, without the trainer: for a server that started late or again.
 
     Args:
@@ -108,6 +111,7 @@ def load(client: Any, name: str = "policy/", *, timeout: float | None = 300.0) -
     Raises:
         Timeout: no version existed in time.
     """
+    timeout = limit(timeout, otherwise=300.0)
     version = _policy.newest_name(name, timeout)
     _policy.load(client, version, timeout, weight_version=version)
     return version

@@ -13,6 +13,7 @@ from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint.planner import LoadItemType
 
 import hoplite
+from hoplite._timeouts import DEFAULT, limit
 from hoplite.errors import InvalidArgument, ShapeMismatch
 from hoplite.torch import safe_load
 from hoplite.torch.checkpoint import storing
@@ -29,7 +30,8 @@ class HopliteReader(dcp.StorageReader):
         checkpoint_id: name of the checkpoint, such as "ckpt/17"; or "ckpt/", the newest under that prefix when the load
             starts. `dcp.load(checkpoint_id=)` replaces it.
         client: client to use. The default is `hoplite.client()`.
-        timeout: seconds to wait for the checkpoint, and for each piece. None waits without a limit.
+        timeout: seconds to wait for the checkpoint, and for each piece. None waits without a limit. The default
+            is `default_timeout` of `hoplite.init`, or 60.
 
     Attributes:
         checkpoint_id: name of the checkpoint; after a load of the newest, the name of that.
@@ -43,11 +45,11 @@ class HopliteReader(dcp.StorageReader):
         checkpoint_id: str | os.PathLike[str] | None = None,
         *,
         client: hoplite.Client | None = None,
-        timeout: float | None = 60.0,
+        timeout: float | None = DEFAULT,
     ) -> None:
         super().__init__()
         self._client = hoplite.client() if client is None else client
-        self._timeout = timeout
+        self._timeout = limit(timeout, self._client, otherwise=60.0)
         self._stored: dict[Any, Any] = {}
         self._given: str | None = None
         self.checkpoint_id: str | None = None

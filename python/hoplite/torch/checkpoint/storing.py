@@ -16,6 +16,7 @@ import torch
 from torch.distributed.checkpoint import metadata as of_torch
 
 import hoplite
+from hoplite._timeouts import DEFAULT, limit
 from hoplite.errors import DecodeError, InvalidArgument
 from hoplite.torch import safe_load
 
@@ -101,7 +102,7 @@ def is_name(name: str) -> bool:
     return bool(name) and not name.startswith(("@", "/", "."))
 
 
-def delete(checkpoint_id: str, *, client: hoplite.Client | None = None, timeout: float | None = None) -> None:
+def delete(checkpoint_id: str, *, client: hoplite.Client | None = None, timeout: float | None = DEFAULT) -> None:
     """Deletes a checkpoint on all nodes, or what a failed save of it has left.
 
     Args:
@@ -117,6 +118,7 @@ def delete(checkpoint_id: str, *, client: hoplite.Client | None = None, timeout:
     if name is None or name.endswith("/"):
         raise InvalidArgument(f"checkpoint_id {checkpoint_id!r} is a prefix: pass the name of one checkpoint")
     found = hoplite.client() if client is None else client
+    timeout = limit(timeout, found)
     # The list first: from then on no reader finds the checkpoint.
     found.delete(name, timeout=timeout)
     found.delete([row["ref"] for row in found.directory(f"{name}/", timeout=timeout)], timeout=timeout)

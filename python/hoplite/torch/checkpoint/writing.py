@@ -12,6 +12,7 @@ from torch.distributed.checkpoint.metadata import StorageMeta
 from torch.distributed.checkpoint.storage import WriteResult
 
 import hoplite
+from hoplite._timeouts import DEFAULT, limit
 from hoplite.errors import InvalidArgument, NameTaken
 from hoplite.torch.checkpoint import storing
 from hoplite.torch.weights.checking import single
@@ -36,7 +37,8 @@ class HopliteWriter(dcp.StorageWriter):
         retain: number of newest checkpoints to retain under the prefix of the name, including this one. None deletes
             nothing.
         client: client to use. The default is `hoplite.client()`.
-        timeout: seconds to wait for memory and replicas of each piece. None waits without a limit.
+        timeout: seconds to wait for memory and replicas of each piece. None waits without a limit. The default
+            is `default_timeout` of `hoplite.init`.
 
     Raises:
         InvalidArgument: the name is not valid, or `replicas` or `retain` is below 1.
@@ -49,7 +51,7 @@ class HopliteWriter(dcp.StorageWriter):
         replicas: int = 2,
         retain: int | None = None,
         client: hoplite.Client | None = None,
-        timeout: float | None = None,
+        timeout: float | None = DEFAULT,
     ) -> None:
         super().__init__()
         if replicas < 1 or (retain is not None and retain < 1):
@@ -57,7 +59,7 @@ class HopliteWriter(dcp.StorageWriter):
         self._client = hoplite.client() if client is None else client
         self._replicas = replicas
         self._retain = retain
-        self._timeout = timeout
+        self._timeout = limit(timeout, self._client)
         self.checkpoint_id: str | None = None
         self.reset(checkpoint_id)
 

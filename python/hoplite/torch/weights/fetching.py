@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import hoplite
 from hoplite import InvalidArgument, ObjectCorrupt
+from hoplite._timeouts import DEFAULT, limit
 from hoplite.torch.weights.choosing import UNAVAILABLE, Chooser
 from hoplite.torch.weights.memory import check_dtype
 from hoplite.torch.weights.names import Deadline
@@ -40,7 +41,7 @@ def fetch(
     dtype: Any = None,
     stage: bool = False,
     decode: Callable[[memoryview, memoryview], Any] | None = None,
-    timeout: float | None = None,
+    timeout: float | None = DEFAULT,
 ) -> Any:
     """Brings a version of published weights.
 
@@ -104,7 +105,7 @@ async def fetch_async(
     dtype: Any = None,
     stage: bool = False,
     decode: Callable[[memoryview, memoryview], Any] | None = None,
-    timeout: float | None = None,  # noqa: ASYNC109 - as every verb
+    timeout: float | None = DEFAULT,  # noqa: ASYNC109 - as every verb
 ) -> Any:
     """`fetch`, for asyncio.
 
@@ -188,13 +189,13 @@ async def _fetch(
     *,
     aside: bool,
 ) -> Weights | Staged:
-    deadline = Deadline(timeout)
     wanted = check_dtype(dtype)
     if stage and into is None:
         raise InvalidArgument("stage=True needs the tensors to switch: pass into=")
     outs = None if into is None else read(into, fills=True)
     check_outs(outs or {})
     client = client or hoplite.client()
+    deadline = Deadline(limit(timeout, client))
     base = after if isinstance(after, Weights) and outs is not None else None
     chooser = Chooser(client, str(name), after.version if isinstance(after, Weights) else after, deadline)
     # What the tensors are, if not what they were before the call.

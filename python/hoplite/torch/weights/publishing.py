@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import hoplite
 from hoplite import InvalidArgument, NameTaken, Ref, Timeout
+from hoplite._timeouts import DEFAULT, limit
 from hoplite.sizes import check_size
 from hoplite.torch.weights.manifest import SHARDS_MAX, aligned
 from hoplite.torch.weights.memory import check_dtype
@@ -59,7 +60,7 @@ def publish(
     base: str | Ref | None = None,
     encode: Callable[[memoryview, memoryview], Any] | None = None,
     digest: bool = False,
-    timeout: float | None = None,
+    timeout: float | None = DEFAULT,
 ) -> Publication:
     """Publishes the tensors of a module as a version.
 
@@ -142,6 +143,7 @@ def publish(
             raise InvalidArgument(nothing(version.name, len(sources.entries)))
         default = max(BUCKET_BYTES, aligned(sources.nbytes // BUCKETS_MAX))
     client = client or hoplite.client()
+    deadline = Deadline(limit(timeout, client))
     _check_newest(client, version)
     writer = Writer(client, version, sources, rank, count, replicas, deadline)
     try:
