@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import random
+import tracemalloc
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -45,7 +47,7 @@ def texts(change: Callable[[dict[str, Any], dict[str, Any]], object]) -> bytes:
     _, first, second = HEADER.unpack_from(data)
     objects = [json.loads(data[24 : 24 + first]), json.loads(data[24 + first : 24 + first + second])]
     change(*objects)
-    parts = [json.dumps(each).encode() for each in objects]
+    parts = [json.dumps(each, separators=(",", ":")).encode() for each in objects]
     return HEADER.pack(MAGIC, *map(len, parts)) + b"".join(parts)
 
 
@@ -151,6 +153,48 @@ def test_random_bytes_never_cause_another_error() -> None:
             continue
         assert all(entry.offset + entry.nbytes <= found.nbytes for entry in found.entries)
         assert sum(extent.nbytes for extent in found.extents) == found.nbytes
+
+
+@pytest.mark.parametrize(
+    "name", ['quoted "name"', "back\\slash\n", "\x00", "layers[0]],[[", "ümlaut", "\U0001f600" * 4096, "\ud800", ""]
+)
+def test_any_name_of_a_tensor_survives_a_round_trip(name: str) -> None:
+    manifest = example()
+    manifest.entries = [entry._replace(name=name) for entry in manifest.entries[:1]]
+    assert parse(encode(manifest), "policy/17", SIZES) == manifest
+
+
+def test_many_rows_survive_a_round_trip() -> None:
+    """More than are parsed at once."""
+    sources = [Source(f"@{index:032x}", 64, None if index % 2 else "ab" * 32) for index in range(5000)]
+    extents = [Extent(64 * index, 64, index, 0) for index in range(5000)]
+    entries = [Entry(f"w{index}", "uint8", (8, 8), 64 * index, 64, (8, 0), (16, 8)) for index in range(5000)]
+    patches = ("0123456789abcdef", [source._replace(nbytes=index) for index, source in enumerate(sources)])
+    manifest = Manifest(17, "0123456789abcdef", 64 * 5000, entries, sources, extents, patches=patches)
+    assert parse(encode(manifest), "policy/17", SIZES) == manifest
+
+
+@pytest.mark.parametrize(
+    "key", ["objects", "extents", "patches", "names", "dtypes", "kinds", "lengths", "boxes", "other"]
+)
+@pytest.mark.parametrize("element", [[], {}, [[]], 300, "ab", None])
+def test_a_wrong_text_is_refused_before_all_of_it_is_objects(key: str, element: Any) -> None:
+    def change(data: dict[str, Any], tensors: dict[str, Any]) -> None:
+        (data if key in ("objects", "extents", "patches", "other") else tensors)[key] = [element] * count
+
+    count = (1 << 20) // (len(json.dumps(element)) + 1)
+    data = texts(change)
+    gc.disable()
+    tracemalloc.start()
+    try:
+        with pytest.raises(ht.ManifestInvalid):
+            parse(data, "policy/17", SIZES)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+        gc.enable()
+    # Names are whole objects until they are compared.
+    assert peak < (20 if key == "names" and element == "ab" else 4) * len(data)
 
 
 def put(client: Client, manifest: Manifest, data: bytes = b"") -> None:

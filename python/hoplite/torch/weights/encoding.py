@@ -18,6 +18,7 @@ from hoplite.torch.weights.manifest import (
     ALIGNMENT,
     AXES_MAX,
     BYTES_MAX,
+    DTYPES_MAX,
     EXTENTS_MAX,
     NAME_CHARS_MAX,
     OBJECTS_MAX,
@@ -31,12 +32,16 @@ from hoplite.torch.weights.manifest import (
     Source,
     aligned,
 )
+from hoplite.torch.weights.texts import Text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 MAGIC = b"HPLWGHT1"
 HEADER = struct.Struct("<8sQQ")
+
+# Of a version with several publishers, the ids of all are joined, but only in memory.
+ID_CHARS_MAX = 64
 
 _ID = re.compile(r"[0-9a-f]{16,64}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -87,8 +92,8 @@ def parse(data: Any, name: str, sizes: dict[str, int]) -> Manifest:
     """
     with _checks(name):
         first, second, inline = _texts(data)
-        manifest = _manifest(first, inline.nbytes)
-        manifest.entries = _entries(_object(second), manifest.nbytes, sizes)
+        manifest = _manifest(Text(first), inline.nbytes)
+        manifest.entries = _entries(Text(second), manifest.nbytes, sizes)
         manifest.inline = {index: inline for index, source in enumerate(manifest.sources) if not source.ref}
         return manifest
 
@@ -101,7 +106,7 @@ def parse_data(data: Any, name: str) -> Manifest:
     """
     with _checks(name):
         first, _, inline = _texts(data)
-        return _manifest(first, inline.nbytes)
+        return _manifest(Text(first), inline.nbytes)
 
 
 class _Invalid(Exception):
@@ -121,7 +126,7 @@ def _checks(name: str) -> Iterator[None]:
     raise ManifestInvalid(f"{name} is not a manifest of published weights ({why}): publish under a name of its own")
 
 
-def _texts(data: Any) -> tuple[dict[str, Any], memoryview, memoryview]:
+def _texts(data: Any) -> tuple[memoryview, memoryview, memoryview]:
     view = memoryview(data)
     if view.format != "B" or view.ndim != 1 or view.nbytes < HEADER.size:
         raise _Invalid("it is not bytes, or too short")
@@ -131,47 +136,62 @@ def _texts(data: Any) -> tuple[dict[str, Any], memoryview, memoryview]:
     if first + second > min(TEXT_BYTES_MAX, view.nbytes - HEADER.size):
         raise _Invalid(f"its text of {first + second} bytes is too long")
     begin, end = HEADER.size + first, HEADER.size + first + second
-    return _object(view[HEADER.size : begin]), view[begin:end], view[aligned(end) :]
+    return view[HEADER.size : begin], view[begin:end], view[aligned(end) :]
 
 
-def _object(text: memoryview) -> dict[str, Any]:
-    found = json.loads(bytes(text))
-    if type(found) is not dict:
-        raise _Invalid("its text is not an object")
-    return found
-
-
-def _manifest(found: dict[str, Any], inline_bytes: int) -> Manifest:
-    nbytes = _whole(found["nbytes"], BYTES_MAX)
-    shard, shards = found["shard"]
+def _manifest(text: Text, inline_bytes: int) -> Manifest:
+    text.skip('{"version":')
+    version = _whole(text.number(), 2**63 - 1)
+    text.skip(',"id":')
+    identity = _matching(_ID, text.string(ID_CHARS_MAX))
+    text.skip(',"nbytes":')
+    nbytes = _whole(text.number(), BYTES_MAX)
+    text.skip(',"shard":')
+    shard, shards = text.numbers(2)
     _whole(shards, SHARDS_MAX, 1)
-    sources = _sources(found["objects"], inline_bytes)
+    text.skip(',"objects":')
+    sources = _sources(text.rows("]"), inline_bytes)
+    text.skip(',"extents":')
+    extents = _extents(text.rows("]"), nbytes, sources)
+    text.skip(',"patches":')
+    patches = _patches(text, len(sources))
+    text.skip(',"publisher":')
+    publisher = text.string(NAME_CHARS_MAX)
+    text.skip("}")
+    text.end()
     return Manifest(
-        version=_whole(found["version"], 2**63 - 1),
-        id=_matching(_ID, found["id"]),
+        version=version,
+        id=identity,
         nbytes=nbytes,
         entries=[],
         sources=sources,
-        extents=_extents(found["extents"], nbytes, sources),
+        extents=extents,
         shard=_whole(shard, shards - 1),
         shards=shards,
-        patches=_patches(found["patches"], len(sources)),
-        publisher=_ref(found["publisher"]),
+        patches=patches,
+        publisher=publisher,
     )
 
 
-def _entries(found: dict[str, Any], nbytes: int, sizes: dict[str, int]) -> list[Entry]:
-    names, kinds, offsets = found["names"], _wholes(found["kinds"], TENSORS_MAX), _wholes(found["offsets"], nbytes)
-    axes, lengths = _wholes(found["axes"], AXES_MAX), _wholes(found["lengths"], BYTES_MAX)
-    _limit(names, TENSORS_MAX, "tensors")
-    if not set(map(type, names)) <= {str} or max(map(len, names), default=0) > NAME_CHARS_MAX:
-        raise _Invalid("the name of a tensor is not valid")
+def _entries(text: Text, nbytes: int, sizes: dict[str, int]) -> list[Entry]:
+    text.skip('{"names":')
+    names = text.strings(TENSORS_MAX, NAME_CHARS_MAX)
     if len(set(names)) != len(names):
         raise _Invalid("a tensor is listed twice")
-    dtypes = found["dtypes"]
-    unknown = [dtype for dtype in dtypes if type(dtype) is not str or dtype not in sizes]
+    text.skip(',"dtypes":')
+    dtypes = text.strings(DTYPES_MAX, NAME_CHARS_MAX)
+    unknown = [dtype for dtype in dtypes if dtype not in sizes]
     if unknown:
-        raise _Invalid(f"the dtype {str(unknown[0])[:100]!r} is missing in torch here")
+        raise _Invalid(f"the dtype {unknown[0][:100]!r} is missing in torch here")
+    text.skip(',"kinds":')
+    kinds = _wholes(text.numbers(len(names)), TENSORS_MAX)
+    text.skip(',"axes":')
+    axes = _wholes(text.numbers(len(names)), AXES_MAX)
+    text.skip(',"lengths":')
+    lengths = _wholes(text.numbers(sum(axes)), BYTES_MAX)
+    text.skip(',"offsets":')
+    offsets = _wholes(text.numbers(len(names)), nbytes)
+    text.skip(',"boxes":')
     entries: list[Entry] = []
     place = 0
     for name, kind, count, offset in zip(names, kinds, axes, offsets, strict=True):
@@ -182,12 +202,14 @@ def _entries(found: dict[str, Any], nbytes: int, sizes: dict[str, int]) -> list[
         if len(shape) != count or offset % ALIGNMENT or offset + length > nbytes:
             raise _Invalid(f"tensor {name[:100]} of {length} bytes is not inside the {nbytes} bytes of the version")
         entries.append(Entry(name, dtype, shape, offset, length, None, shape))
-    for index, begin, full in found["boxes"]:
+    for index, begin, full in text.rows("]]"):
         entry = entries[_whole(index, len(entries) - 1)]
         begin, full = tuple(_wholes(begin, BYTES_MAX)), tuple(_wholes(full, BYTES_MAX))
         if any(first + count > whole for first, count, whole in zip(begin, entry.shape, full, strict=True)):
             raise _Invalid(f"tensor {entry.name[:100]} is a part outside of its whole")
         entries[index] = entry._replace(begin=begin, full=full)
+    text.skip("}")
+    text.end()
     # Tied tensors are the same range; others must not overlap, so that they never take more memory than the version.
     end = 0
     for first, length, _, _ in sorted({(each.offset, each.nbytes, each.dtype, each.shape) for each in entries}):
@@ -197,11 +219,10 @@ def _entries(found: dict[str, Any], nbytes: int, sizes: dict[str, int]) -> list[
     return entries
 
 
-def _sources(rows: Any, inline_bytes: int) -> list[Source]:
-    _limit(rows, OBJECTS_MAX, "objects")
-    sources = []
-    for row in rows:
-        ref, nbytes, digest = row
+def _sources(rows: Iterable[Any], inline_bytes: int) -> list[Source]:
+    sources: list[Source] = []
+    for ref, nbytes, digest in rows:
+        _limit(sources, OBJECTS_MAX, "objects")
         _ref(ref)
         _whole(nbytes, BYTES_MAX)
         if not ref and nbytes != inline_bytes:
@@ -210,18 +231,16 @@ def _sources(rows: Any, inline_bytes: int) -> list[Source]:
     return sources
 
 
-def _ref(found: Any) -> str:
+def _ref(found: Any) -> None:
     if type(found) is not str or len(found) > NAME_CHARS_MAX:
         raise _Invalid("the ref of an object is not valid")
-    return found
 
 
-def _extents(rows: Any, nbytes: int, sources: Sequence[Source]) -> list[Extent]:
-    _limit(rows, EXTENTS_MAX, "extents")
-    extents = []
+def _extents(rows: Iterable[Any], nbytes: int, sources: Sequence[Source]) -> list[Extent]:
+    extents: list[Extent] = []
     end = 0
-    for row in rows:
-        at, length, source, start = row
+    for at, length, source, start in rows:
+        _limit(extents, EXTENTS_MAX, "extents")
         _whole(at, nbytes)
         _whole(length, nbytes, 1)
         _whole(source, len(sources) - 1)
@@ -235,14 +254,17 @@ def _extents(rows: Any, nbytes: int, sources: Sequence[Source]) -> list[Extent]:
     return extents
 
 
-def _patches(found: Any, count: int) -> tuple[str, Sequence[Source]] | None:
-    if found is None:
+def _patches(text: Text, count: int) -> tuple[str, Sequence[Source]] | None:
+    if text.skips("null"):
         return None
-    base, rows = found
-    patches = _sources(rows, -1)
+    text.skip("[")
+    base = _matching(_ID, text.string(ID_CHARS_MAX))
+    text.skip(",")
+    patches = _sources(text.rows("]"), -1)
+    text.skip("]")
     if len(patches) != count:
         raise _Invalid(f"it has {len(patches)} patches for {count} objects")
-    return _matching(_ID, base), patches
+    return base, patches
 
 
 def _wholes(found: Any, most: int) -> list[int]:
@@ -265,6 +287,7 @@ def _matching(pattern: re.Pattern[str], found: Any) -> str:
     return found
 
 
-def _limit(rows: Any, most: int, what: str) -> None:
-    if type(rows) is not list or len(rows) > most:
-        raise _Invalid(f"it lists more than {most} {what}, or none")
+def _limit(found: Sequence[Any], most: int, what: str) -> None:
+    """Checks that one more is allowed."""
+    if len(found) == most:
+        raise _Invalid(f"it lists more than {most} {what}")
