@@ -72,15 +72,16 @@ class Getting(Attachment):
             out: array, CPU tensor or writable buffer of the same dtype and shape, C-contiguous, into which the object
                 is copied while it arrives. An object with a digest, or a part, is copied at the end. For several
                 objects, a list of values that share no memory. After an error the contents are undefined.
-            copy: return a private, writable copy. Tensors are always private copies: torch has no read-only tensors,
-                and a write into shared memory kills the process.
+            copy: return a private copy: a writable array, or for bytes an object of type `bytes`, which `json.loads`,
+                `.decode()` and pickle need. Tensors are always private copies: torch has no read-only tensors, and a
+                write into shared memory kills the process.
             timeout: seconds to wait for the whole object, or for all objects of a list.
 
         Returns:
-            The value as it was put. Arrays are read-only NumPy arrays and bytes are a read-only memoryview
-            (`bytes(value)` copies it), both over shared memory. Arrays inside other objects are read-only too. They
-            stay valid after `delete` and `close`, and keep the memory until they are garbage-collected. With `out`,
-            the result is `out`. For a list of refs, it is a list in the same order.
+            The value as it was put. Arrays are read-only NumPy arrays and bytes are a read-only memoryview (`copy=True`
+            or `bytes(value)` copies it), both over shared memory. Arrays inside other objects are read-only too. They
+            stay valid after `delete` and `close`, and keep the memory until they are garbage-collected. With `out`, the
+            result is `out`. For a list of refs, it is a list in the same order.
 
         Raises:
             Timeout: the object was not here in time, and a full store is not the reason; with 0, it is not here.
