@@ -203,9 +203,9 @@ impl Execute for Shell {
         rest.recorder.event(now, event, machine, self);
     }
 
-    fn execute(&self, order: Action, machine: &Machine, rest: &mut Rest) -> Option<Action> {
-        rest.recorder.action(&order, machine, self);
-        match order {
+    fn execute(&self, action: Action, machine: &Machine, rest: &mut Rest) -> Option<Action> {
+        rest.recorder.action(&action, machine, self);
+        match action {
             Action::Reply { request, reply, .. } => self.programs.requests.answer(request, reply),
             Action::WorkEnded { request } => self.programs.requests.work_ended(request),
             Action::Send { to, message } => {
@@ -270,9 +270,9 @@ impl Execute for Shell {
             Action::StopFold { key } => self.folding.stop(key),
             Action::FoldInline { ref inputs, .. } => {
                 if inputs.iter().map(Inline::len).sum::<u64>() > QUICK_FOLD_BYTES_MAX {
-                    return Some(order);
+                    return Some(action);
                 }
-                self.execute_slowly(order);
+                self.execute_slowly(action);
             }
             Action::Inspect { to, request, inspection } => {
                 let report = self.report(inspection, machine, &rest.recorder);
@@ -296,8 +296,8 @@ impl Execute for Shell {
         rest.unsent.flush();
     }
 
-    fn execute_slowly(&self, order: Action) {
-        match order {
+    fn execute_slowly(&self, action: Action) {
+        match action {
             Action::CreateSlot { instance, size, writer } => {
                 let writer = writer.and_then(|client| self.programs.writer(client));
                 let tell_gone = || self.programs.forget_gone();

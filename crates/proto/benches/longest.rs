@@ -108,7 +108,7 @@ impl Timed {
             id: name.parse().expect("a name"),
             instance: Instance { node: NodeId(2), serial },
             meta: Meta::bytes(1 << 20),
-            primary: true,
+            pinned: true,
             progress: Progress::Complete,
             claim: true,
             lifetime: None,

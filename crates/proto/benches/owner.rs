@@ -108,7 +108,7 @@ impl Owner {
             id: id.clone(),
             instance: Instance { node, serial },
             meta: meta.expect("a size"),
-            primary: true,
+            pinned: true,
             progress: Progress::Complete,
             claim: true,
             lifetime: None,
@@ -151,12 +151,12 @@ impl Owner {
         let meta = Meta::array(Dtype::Float32, vec![1024, 1024]).expect("a size");
         for holder in 0..holders {
             let source = holder.checked_sub(1).map(|it| NodeId(2 + it / arity));
-            let (primary, lifetime) = (holder == 0, None);
+            let (pinned, lifetime) = (holder == 0, None);
             let progress = source
                 .map_or(Progress::Complete, |source| Progress::Partial { source: Some(source) });
             let (id, meta) = (id.clone(), meta.clone());
             let announce =
-                Announce { id, instance, meta, primary, progress, claim: primary, lifetime };
+                Announce { id, instance, meta, pinned, progress, claim: pinned, lifetime };
             self.say(NodeId(2 + holder), &Message::Announce(announce));
         }
         let ask = |owner: &mut Self| {

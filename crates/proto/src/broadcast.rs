@@ -21,7 +21,7 @@ pub struct Candidate {
     /// Whether its copy is complete.
     pub complete: bool,
     /// Whether its copy is pinned. Such a holder gets more requests than others.
-    pub primary: bool,
+    pub pinned: bool,
     /// Whether it failed this requester before. It is chosen only if no other node has the object.
     pub avoided: bool,
     /// Distance from the requester, as [`crate::place::Place::distance`].
@@ -29,7 +29,7 @@ pub struct Candidate {
     /// One of its receivers that is further from it than the requester is.
     pub serves_remote: Option<NodeId>,
     /// Its known rate.
-    pub pace: SourceSpeed,
+    pub speed: SourceSpeed,
     /// Predicted end of all transfers, of all objects, that the owner has assigned to it.
     pub busy_until: Instant,
 }
@@ -42,11 +42,11 @@ impl Candidate {
             depth: 0,
             load: 0,
             complete: true,
-            primary: false,
+            pinned: false,
             avoided: false,
             distance: 0,
             serves_remote: None,
-            pace: SourceSpeed::default(),
+            speed: SourceSpeed::default(),
             busy_until: Instant::default(),
         }
     }
@@ -147,13 +147,13 @@ impl fmt::Display for Reason {
 pub fn choose_source(candidates: &[Candidate], bytes: u64, link: Link) -> Option<Choice> {
     let rank = |(candidate, predicted): &(Candidate, Predicted)| {
         (
-            candidate.avoided || candidate.pace.is_stalled,
-            candidate.distance.max(if candidate.pace.slowness > 1 { u8::MAX } else { 0 }),
+            candidate.avoided || candidate.speed.is_stalled,
+            candidate.distance.max(if candidate.speed.slowness > 1 { u8::MAX } else { 0 }),
             predicted.ns,
             predicted.insert_before,
             !candidate.complete,
             candidate.depth,
-            candidate.primary,
+            candidate.pinned,
             candidate.busy_until,
             candidate.node,
         )
@@ -168,7 +168,7 @@ pub fn choose_source(candidates: &[Candidate], bytes: u64, link: Link) -> Option
         (_, _, 0, false) => Reason::IdleRelay { depth: best.depth },
         (_, _, load, _) => Reason::LeastLoaded { load, predicted_ns: ns },
     };
-    let is_last_resort = best.avoided || best.pace.is_stalled;
+    let is_last_resort = best.avoided || best.speed.is_stalled;
     Some(Choice { node: best.node, reason, insert_before, predicted_ns: ns, is_last_resort })
 }
 
@@ -187,7 +187,7 @@ fn predict(candidate: &Candidate, bytes: u64, link: Link) -> Predicted {
     let hop = link.latency_ns.saturating_add(transfer(bytes.min(frame_bytes(bytes, link))));
     let hops = u64::from(candidate.depth).saturating_add(1);
     let load = u64::from(candidate.load);
-    let alone = transfer(bytes).saturating_mul(candidate.pace.slowness);
+    let alone = transfer(bytes).saturating_mul(candidate.speed.slowness);
     let divided_by = |shares: u64| alone.saturating_mul(shares);
     let beside = hop.saturating_mul(hops).saturating_add(divided_by(load.saturating_add(1)));
     // On a request from the owner, the receiver ends one transfer and begins another: two round trips.
@@ -235,7 +235,7 @@ mod tests {
 
     #[test]
     fn of_two_idle_copies_the_received_one_spares_the_source() {
-        let source = Candidate { primary: true, ..complete(1, 0) };
+        let source = Candidate { pinned: true, ..complete(1, 0) };
         let (node, _) = choose(&[source, complete(2, 0)], 1 << 20).unwrap();
         assert_eq!(node, NodeId(2));
     }
@@ -264,9 +264,9 @@ mod tests {
     #[test]
     fn a_slow_node_is_a_leaf_and_a_stalled_one_the_last_resort() {
         let slow =
-            Candidate { pace: SourceSpeed { slowness: 10, is_stalled: false }, ..complete(1, 0) };
+            Candidate { speed: SourceSpeed { slowness: 10, is_stalled: false }, ..complete(1, 0) };
         let stalled =
-            Candidate { pace: SourceSpeed { slowness: 1, is_stalled: true }, ..complete(3, 0) };
+            Candidate { speed: SourceSpeed { slowness: 1, is_stalled: true }, ..complete(3, 0) };
         let (node, _) = choose(&[slow, relay(2, 3, 4)], 16 << 20).unwrap();
         assert_eq!(node, NodeId(2), "a relay that feeds four others is sooner");
         let (node, _) = choose(&[stalled, slow], 16 << 20).unwrap();

@@ -338,7 +338,7 @@ pub enum Action {
         /// dropped.
         has_left: bool,
     },
-    /// Reconnect to a failed member; results in `PeerUp` or `CallFailed`.
+    /// Reconnect to a failed member; results in `PeerReconnected` or `ReconnectFailed`.
     Reconnect(Member),
     /// Allocate memory for a copy; results in `SlotReady`, `SlotRefused` or `SlotFailed`, unless `FreeSlot` comes
     /// first.
@@ -373,7 +373,7 @@ pub enum Action {
         /// The copy.
         instance: Instance,
     },
-    /// Receive the missing blocks of a copy; results in `Fetched`, `FetchFailed` or `CopyDiffers`. It replaces an
+    /// Receive the missing blocks of a copy; results in `Fetched`, `FetchFailed` or `CopyCorrupt`. It replaces an
     /// earlier transfer of the copy, which then has no result.
     Fetch {
         /// The object.

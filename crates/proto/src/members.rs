@@ -79,9 +79,9 @@ impl Departed {
         self.all.insert(node);
         self.order.push_back(node);
         if self.order.len() > most
-            && let Some(primary) = self.order.pop_front()
+            && let Some(oldest) = self.order.pop_front()
         {
-            self.all.remove(&primary);
+            self.all.remove(&oldest);
         }
     }
 

@@ -294,7 +294,7 @@ pub enum Message {
         /// The object of a `Locations` request; `None` for `Latest`.
         id: Option<ObjectId>,
     },
-    /// To the owner of a prefix: requests the names older than `name`, except the newest `keep - 1` of them.
+    /// To the owner of a prefix: requests the names older than `name`, except the newest `retain - 1` of them.
     OlderVersions {
         /// A name that ends in a number.
         name: Name,
@@ -658,7 +658,7 @@ pub struct Announce {
     /// Its metadata.
     pub meta: Meta,
     /// Whether the copy is pinned: put, reduced or adopted by this node.
-    pub primary: bool,
+    pub pinned: bool,
     /// How much of the copy has arrived.
     pub progress: Progress,
     /// Whether the sender waits for [`Message::Claimed`].

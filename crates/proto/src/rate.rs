@@ -184,17 +184,17 @@ mod tests {
 
     #[test]
     fn reports_come_after_30_ms_and_then_each_time_it_took_twice_as_long() {
-        let mut pace = RateMeter::new(at(0));
+        let mut meter = RateMeter::new(at(0));
         let mut reports = alloc::vec::Vec::new();
         for ms in 1..=1000 {
             // 1 MB/s.
-            if let Some(rate) = pace.grew(at(ms), ms * 1000, 1, Some(2_000_000)) {
+            if let Some(rate) = meter.grew(at(ms), ms * 1000, 1, Some(2_000_000)) {
                 reports.push((ms, rate.fair()));
             }
         }
         let expected = [30, 59, 117, 233, 465, 929].map(|ms| (ms, 1_000_000));
         assert_eq!(reports, expected);
-        assert_eq!(pace.expire(at(1000)), None);
+        assert_eq!(meter.expire(at(1000)), None);
     }
 
     #[test]
@@ -203,8 +203,8 @@ mod tests {
         for (usual, late) in
             [(Some(10_000_000), &[210, 410, 610, 810][..]), (None, &[210, 419, 837])]
         {
-            let mut pace = RateMeter::new(at(0));
-            let is_due = |ms: &u64| pace.grew(at(*ms), ms * 1000, 1, usual).is_some();
+            let mut meter = RateMeter::new(at(0));
+            let is_due = |ms: &u64| meter.grew(at(*ms), ms * 1000, 1, usual).is_some();
             let due: alloc::vec::Vec<u64> = (1..=1000).filter(is_due).collect();
             assert_eq!(due, [&early[..], late].concat());
         }
@@ -212,19 +212,19 @@ mod tests {
 
     #[test]
     fn a_start_that_a_busy_host_makes_late_does_not_count_as_slow() {
-        let mut pace = RateMeter::new(at(0));
-        let rates = (40..75).filter_map(|ms| pace.grew(at(ms), (ms - 39) * 1000, 1, None));
+        let mut meter = RateMeter::new(at(0));
+        let rates = (40..75).filter_map(|ms| meter.grew(at(ms), (ms - 39) * 1000, 1, None));
         let rates: alloc::vec::Vec<u64> = rates.map(Rate::fair).collect();
         assert_eq!(rates, [1_000_000], "of the 20 ms from the first bytes on");
     }
 
     #[test]
     fn a_transfer_that_shares_its_link_is_reported_with_its_fair_rate() {
-        let mut pace = RateMeter::new(at(0));
+        let mut meter = RateMeter::new(at(0));
         // A third of 3 MB/s, next to two other transfers at first and one later.
         let shares = |ms: u64| if ms < 25 { 3 } else { 2 };
         let reports = (1..=100).filter_map(|ms| {
-            let rate = pace.grew(at(ms), ms * 1000, shares(ms), Some(3_000_000))?;
+            let rate = meter.grew(at(ms), ms * 1000, shares(ms), Some(3_000_000))?;
             Some((ms, rate.bytes_per_second, rate.fair()))
         });
         let reports: alloc::vec::Vec<_> = reports.collect();
@@ -233,21 +233,21 @@ mod tests {
 
     #[test]
     fn a_stall_is_reported_after_300_ms_and_then_ever_less_often() {
-        let mut pace = RateMeter::new(at(0));
-        pace.grew(at(10), 1, 1, None);
-        assert_eq!(pace.deadline(), at(310));
-        assert_eq!(pace.expire(at(309)), None);
-        assert_eq!(pace.expire(at(310)), Some(StallReport::ToPrimary));
+        let mut meter = RateMeter::new(at(0));
+        meter.grew(at(10), 1, 1, None);
+        assert_eq!(meter.deadline(), at(310));
+        assert_eq!(meter.expire(at(309)), None);
+        assert_eq!(meter.expire(at(310)), Some(StallReport::ToPrimary));
         assert_eq!(
-            pace.expire(at(430)),
+            meter.expire(at(430)),
             Some(StallReport::ToBackup),
             "the owner may be the host that is stalled"
         );
-        assert_eq!(pace.expire(at(610)), Some(StallReport::ToPrimary));
-        pace.answered();
-        assert_eq!(pace.expire(at(730)), None);
-        assert_eq!(pace.expire(at(1210)), Some(StallReport::ToPrimary));
-        pace.grew(at(1220), 2, 1, None);
-        assert_eq!(pace.deadline(), at(1520), "it goes on");
+        assert_eq!(meter.expire(at(610)), Some(StallReport::ToPrimary));
+        meter.answered();
+        assert_eq!(meter.expire(at(730)), None);
+        assert_eq!(meter.expire(at(1210)), Some(StallReport::ToPrimary));
+        meter.grew(at(1220), 2, 1, None);
+        assert_eq!(meter.deadline(), at(1520), "it goes on");
     }
 }

@@ -19,7 +19,7 @@ use crate::{
     table::CopyKey,
 };
 
-/// A request of a client. Each gets exactly one reply, except `Release`, `ReleaseCopied` and `BreakPromises`, which get
+/// A request of a client. Each gets exactly one reply, except `Release`, `ReleaseCopied` and `CancelReservations`, which get
 /// none.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request {
@@ -424,9 +424,9 @@ pub struct ObjectRow {
     /// `filling`, `flowing`, `folding`, `complete`, `spilled` (on disk only) or `returning` (from disk).
     pub state: String,
     /// Whether the copy is pinned until the object is deleted.
-    pub primary: bool,
+    pub pinned: bool,
     /// Readers, transfers and folds that use it.
-    pub pins: u32,
+    pub readers: u32,
     /// Time to live and job; `None` if the object exists until it is deleted.
     pub lifetime: Option<Box<Lifetime>>,
 }

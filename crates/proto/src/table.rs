@@ -1,11 +1,11 @@
-//! The copies of one node: capacity accounts, pins and eviction.
+//! The copies of one node: capacity accounts, readers and eviction.
 //!
 //! Charges bytes to the capacity and chooses the copies to evict. The shell owns the memory.
 //!
 //! ```text
 //!   growing --------> complete --------> (evicted: unpinned, cached)
 //!      |                  |
-//!      +--- doomed -------+   deleted or replaced while in use: removed with its last pin
+//!      +--- doomed -------+   deleted or replaced while in use: removed with its last reader
 //! ```
 //!
 //! [`copy`] defines where the bytes of a copy are and what it costs, [`eviction`] the order of eviction. [`census`]
@@ -30,7 +30,6 @@ use core::ops::Bound;
 pub use self::census::Census;
 pub use self::copy::{COPY_OVERHEAD_BYTES, Copy, FileState, Residency, State, file_bytes};
 use self::eviction::Evictable;
-pub use self::listing::CopyKey;
 use crate::{
     id::{Instance, ObjectId},
     inline::Inline,
@@ -38,6 +37,9 @@ use crate::{
     meta::Meta,
     time::Instant,
 };
+
+/// A copy in a listing: its object and its instance.
+pub type CopyKey = (ObjectId, Instance);
 
 /// A removed copy, whose memory may be freed.
 #[derive(Debug, PartialEq, Eq)]
@@ -171,8 +173,8 @@ impl Table {
     }
 
     /// Sets where the bytes of a copy are.
-    pub fn set_residency(&mut self, instance: Instance, place: Residency) {
-        self.change(instance, |copy| copy.place = place);
+    pub fn set_residency(&mut self, instance: Instance, residency: Residency) {
+        self.change(instance, |copy| copy.residency = residency);
     }
 
     /// Sets whether the bytes of a copy are in a file.
@@ -184,8 +186,8 @@ impl Table {
     }
 
     /// Sets whether a copy is pinned until deletion. Returns whether it was before; `None` if there is no such copy.
-    pub fn set_primary(&mut self, instance: Instance, primary: bool) -> Option<bool> {
-        self.change(instance, |copy| core::mem::replace(&mut copy.primary, primary))
+    pub fn set_pinned(&mut self, instance: Instance, pinned: bool) -> Option<bool> {
+        self.change(instance, |copy| core::mem::replace(&mut copy.pinned, pinned))
     }
 
     /// Merges the lifetime of a copy's object with a reported one.
@@ -251,7 +253,7 @@ impl Table {
     /// Removes a copy that is on disk only, no longer pinned and not in use. Other nodes have the object.
     pub fn evict_from_disk(&mut self, instance: Instance) -> Option<Removed> {
         let copy = self.get(instance)?;
-        let is_spare = copy.place == Residency::Disk && !copy.primary && !copy.is_used();
+        let is_spare = copy.residency == Residency::Disk && !copy.pinned && !copy.is_used();
         if is_spare { self.remove(instance) } else { None }
     }
 
@@ -260,19 +262,19 @@ impl Table {
         let largest = self.evictable.held.iter().rev().take(3);
         let named: Vec<String> = largest
             .filter_map(|(_, instance)| {
-                let Copy { id, meta, state, primary, pins, holds, place, .. } =
+                let Copy { id, meta, state, pinned, readers, expected_readers, residency, .. } =
                     self.copies.get(instance)?;
-                let why = match (state, primary) {
+                let why = match (state, pinned) {
                     (State::Filling(_), _) => "being put".into(),
                     (State::Flowing(_), _) => "arriving".into(),
                     (State::Folding, _) => "being reduced".into(),
                     (State::Complete, _)
-                        if matches!(place, Residency::Pending | Residency::Restoring) =>
+                        if matches!(residency, Residency::Pending | Residency::Restoring) =>
                     {
                         "read from disk".into()
                     }
-                    (State::Complete, true) if *pins == 0 => "pinned until it is deleted".into(),
-                    (State::Complete, _) => format!("readers: {}", pins + holds),
+                    (State::Complete, true) if *readers == 0 => "pinned until it is deleted".into(),
+                    (State::Complete, _) => format!("readers: {}", readers + expected_readers),
                 };
                 Some(format!("{id} of {} bytes ({why})", meta.size))
             })
@@ -322,24 +324,24 @@ impl Table {
         meta: Meta,
         inline: Option<Inline>,
         state: State,
-        primary: bool,
+        pinned: bool,
     ) {
         self.uses += 1;
         let last_use = self.uses;
-        let (pins, holds, doomed, terms) = (0, 0, false, None);
+        let (readers, expected_readers, doomed, terms) = (0, 0, false, None);
         let has_bytes = inline.is_some() || state == State::Complete;
-        let place = if has_bytes { Residency::Memory } else { Residency::Pending };
+        let residency = if has_bytes { Residency::Memory } else { Residency::Pending };
         let (file_state, recovered) = (FileState::No, false);
         let copy = Copy {
             id,
             meta,
             inline,
             state,
-            primary,
-            pins,
-            holds,
+            pinned,
+            readers,
+            expected_readers,
             doomed,
-            place,
+            residency,
             file_state,
             recovered,
             terms,
@@ -387,11 +389,11 @@ impl Table {
     }
 
     /// Pins a copy.
-    pub fn pin(&mut self, instance: Instance) {
+    pub fn add_reader(&mut self, instance: Instance) {
         self.uses += 1;
         let last_use = self.uses;
         self.change(instance, |copy| {
-            copy.pins += 1;
+            copy.readers += 1;
             copy.last_use = last_use;
         });
     }
@@ -404,43 +406,49 @@ impl Table {
     }
 
     /// Marks a copy whose only user has copied the bytes. Once unpinned it is evicted before all copies that were not
-    /// passed over. It has no effect if the copy has several pins.
+    /// passed over. It has no effect if the copy has several readers.
     pub fn pass_over(&mut self, instance: Instance) {
         self.passed += 1;
         let passed = self.passed;
         self.change(instance, |copy| {
-            if copy.pins == 1 {
+            if copy.readers == 1 {
                 copy.last_use = passed;
             }
         });
     }
 
-    /// Removes a pin. Returns the copy if it was doomed and this was its last use.
-    pub fn unpin(&mut self, instance: Instance) -> Option<Removed> {
+    /// Removes a reader. Returns the copy if it was doomed and this was its last use.
+    pub fn remove_reader(&mut self, instance: Instance) -> Option<Removed> {
         let is_over = self.change(instance, |copy| {
-            assert!(copy.pins > 0, "instance {instance} was unpinned more often than pinned");
-            copy.pins -= 1;
+            assert!(
+                copy.readers > 0,
+                "instance {instance} was released by more readers than it had"
+            );
+            copy.readers -= 1;
             !copy.is_used() && copy.doomed
         })?;
         if is_over { self.remove(instance) } else { None }
     }
 
-    /// Reserves a copy for a later pin: it is not removed until then.
-    pub fn reserve_pin(&mut self, instance: Instance) {
-        self.change(instance, |copy| copy.holds += 1);
+    /// Expects a later reader: the copy is not removed until then.
+    pub fn expect_reader(&mut self, instance: Instance) {
+        self.change(instance, |copy| copy.expected_readers += 1);
     }
 
-    /// Releases such a reservation. Returns the copy if it was doomed and this was its last use.
-    pub fn cancel_pin(&mut self, instance: Instance) -> Option<Removed> {
+    /// Expects the reader no longer. Returns the copy if it was doomed and this was its last use.
+    pub fn unexpect_reader(&mut self, instance: Instance) -> Option<Removed> {
         let is_over = self.change(instance, |copy| {
-            assert!(copy.holds > 0, "instance {instance} was let go of more often than held");
-            copy.holds -= 1;
+            assert!(
+                copy.expected_readers > 0,
+                "instance {instance} was released by more expected readers than it had"
+            );
+            copy.expected_readers -= 1;
             !copy.is_used() && copy.doomed
         })?;
         if is_over { self.remove(instance) } else { None }
     }
 
-    /// Takes a copy out of use. Removes it at once if nothing uses it, otherwise with its last pin.
+    /// Takes a copy out of use. Removes it at once if nothing uses it, otherwise with its last reader.
     pub fn doom(&mut self, instance: Instance) -> Option<Removed> {
         self.change(instance, |copy| copy.doomed = true)?;
         let copy = self.copies.get(&instance)?;
@@ -456,26 +464,26 @@ impl Table {
         self.used -= copy.cost();
         self.census.remove(copy.counted());
         self.on_disk -= copy.file_bytes();
-        self.evictable.remove(instance, copy.turn(), copy.cost());
+        self.evictable.remove(instance, copy.eviction_rank(), copy.cost());
         if self.current.get(&copy.id) == Some(&instance) {
             self.current.remove(&copy.id);
         } else {
             self.others.remove(&(copy.id.clone(), instance));
         }
-        let has_slot = copy.inline.is_none() && copy.place != Residency::Disk;
+        let has_slot = copy.inline.is_none() && copy.residency != Residency::Disk;
         Some(Removed { id: copy.id, instance, has_slot, has_file: copy.file_state.has_file() })
     }
 
     /// Changes a copy, and updates its cost, its place in the order of eviction and the counts.
     fn change<R>(&mut self, instance: Instance, change: impl FnOnce(&mut Copy) -> R) -> Option<R> {
         let copy = self.copies.get_mut(&instance)?;
-        let (turn, cost, counted) = (copy.turn(), copy.cost(), copy.counted());
+        let (turn, cost, counted) = (copy.eviction_rank(), copy.cost(), copy.counted());
         let result = change(copy);
         if copy.counted() != counted {
             self.census.remove(counted);
             self.census.add(copy.counted());
         }
-        if (copy.turn(), copy.cost()) != (turn, cost) {
+        if (copy.eviction_rank(), copy.cost()) != (turn, cost) {
             self.used = self.used - cost + copy.cost();
             self.evictable.remove(instance, turn, cost);
             self.evictable.insert(instance, copy);

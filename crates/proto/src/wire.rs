@@ -315,7 +315,7 @@ pub enum Greeting {
     /// On a [`Role::Relay`], sealed: connect to this member. After [`Greeting::Admitted`] the acceptor forwards bytes
     /// in both directions unchanged.
     Relay(NodeId),
-    /// The reply to `PassOn`, sealed.
+    /// The reply to `Relay`, sealed.
     Admitted,
     /// On a control connection, sealed: measures the round-trip time.
     Ping,

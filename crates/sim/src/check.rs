@@ -24,7 +24,7 @@ impl World {
         let Some(host) = self.hosts.get(&node) else { return };
         let table = host.node.table();
         let mut broken = None;
-        let in_memory = table.iter().filter(|(_, copy)| copy.place != Residency::Disk);
+        let in_memory = table.iter().filter(|(_, copy)| copy.residency != Residency::Disk);
         let bytes: u64 = in_memory.map(|(_, copy)| copy.meta.size).sum();
         if bytes > table.used() || table.used() > table.capacity() {
             broken = Some(format!(
@@ -86,7 +86,7 @@ impl World {
             held.filter_map(|(instance, copy)| Some((instance, &copy.id, copy.inline.as_ref()?)));
         // A copy that lost its name to another exists only during the event: look at the announcements too.
         let told = actions.iter().filter_map(|action| match action {
-            Action::Send { message: Message::Announce(told), .. } if told.primary => {
+            Action::Send { message: Message::Announce(told), .. } if told.pinned => {
                 let Progress::Inline(bytes) = &told.progress else { return None };
                 Some((told.instance, &told.id, bytes))
             }

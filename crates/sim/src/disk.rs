@@ -173,7 +173,7 @@ impl World {
         self.plan.disk?;
         for (instance, copy) in host.node.table().iter() {
             let has_slot = host.slots.contains_key(&instance);
-            let is_wrong = match copy.place {
+            let is_wrong = match copy.residency {
                 Residency::Disk => self.file_of(node, instance).is_none() || has_slot,
                 Residency::Restoring => self.file_of(node, instance).is_none(),
                 Residency::Pending => false,
@@ -182,7 +182,7 @@ impl World {
             if is_wrong && !copy.doomed {
                 return Some(format!(
                     "{node:?} records {instance} as {:?}, which is not the case",
-                    copy.place
+                    copy.residency
                 ));
             }
         }

@@ -241,7 +241,7 @@ impl World {
             Purpose::Follow { id } => {
                 let current = host.node.table().current(id)?;
                 // A copy on disk is not arriving.
-                host.node.table().get(current).filter(|copy| copy.place != Residency::Disk)?;
+                host.node.table().get(current).filter(|copy| copy.residency != Residency::Disk)?;
                 Some(format!("{current} is here"))
             }
             Purpose::Locations { id, known, .. } => {

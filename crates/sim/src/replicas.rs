@@ -83,5 +83,5 @@ impl World {
 /// Whether a node has a complete, pinned copy of an object.
 fn holds(table: &Table, id: &ObjectId) -> bool {
     let copy = table.current(id).and_then(|instance| table.get(instance));
-    copy.is_some_and(|copy| copy.primary && copy.is_complete())
+    copy.is_some_and(|copy| copy.pinned && copy.is_complete())
 }

@@ -110,6 +110,6 @@ impl EventSender {
 
 impl std::fmt::Debug for EventSender {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Facts")
+        f.write_str("EventSender")
     }
 }

@@ -20,8 +20,8 @@ pub fn describe_objects(rows: &[ObjectRow]) -> String {
             "form": row.meta.form.name(),
             "bytes": row.meta.size,
             "state": row.state,
-            "pinned": row.primary,
-            "readers": row.pins,
+            "pinned": row.pinned,
+            "readers": row.readers,
             "job": job(row.lifetime.as_deref()),
             "ttl": seconds_left(row.lifetime.as_deref()),
         })

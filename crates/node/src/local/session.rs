@@ -42,16 +42,16 @@ pub(super) struct Session {
     /// Set by the greeting of a process with a capability.
     restricted: OnceLock<Restricted>,
     /// Extents whose descriptors the process has.
-    known: Mutex<HashSet<ExtentId>>,
+    sent_extents: Mutex<HashSet<ExtentId>>,
     /// Extents that the process must unmap.
-    leaving: Mutex<HashSet<ExtentId>>,
+    retired_extents: Mutex<HashSet<ExtentId>>,
     /// Its open requests.
     asked: Mutex<OpenRequests>,
     /// Copies that it follows while they arrive, by its request. Their memory is not reused meanwhile, even if the copy
     /// is removed.
     growing: Mutex<HashMap<u64, Arc<StoredCopy>>>,
     /// Its identity for shared limits.
-    taker: QuotaHolder,
+    quota_holder: QuotaHolder,
     /// Notified when the node ends the connection.
     ended: Notify,
     /// The reason, if the process broke the protocol.
@@ -75,20 +75,20 @@ impl Session {
         stream: Arc<UnixStream>,
     ) -> (Arc<Self>, Arc<ReplyWriter>) {
         let client = programs.next_client();
-        let (process, taker) = (process_number(&stream), QuotaHolder::of(&stream));
+        let (process, quota_holder) = (process_number(&stream), QuotaHolder::of(&stream));
         let answers = Arc::new(ReplyWriter::new(stream));
-        let share = programs.request_bytes.none(&taker);
+        let share = programs.request_bytes.none(&quota_holder);
         let session = Arc::new(Self {
             programs: programs.clone(),
             client,
             process,
             answers: answers.clone(),
             restricted: OnceLock::new(),
-            known: Mutex::default(),
-            leaving: Mutex::default(),
+            sent_extents: Mutex::default(),
+            retired_extents: Mutex::default(),
             asked: Mutex::new(OpenRequests::new(share)),
             growing: Mutex::default(),
-            taker,
+            quota_holder,
             ended: Notify::new(),
             fault: Mutex::default(),
         });
@@ -114,7 +114,7 @@ impl Session {
 
     /// Whether it received any memory.
     pub(super) fn has_memory(&self) -> bool {
-        !lock(&self.known).is_empty() || !self.copies().is_empty()
+        !lock(&self.sent_extents).is_empty() || !self.copies().is_empty()
     }
 
     /// The copies made for it. They are taken back when all references are dropped.
@@ -125,7 +125,7 @@ impl Session {
     /// The parties against whose shares its usage counts.
     fn takers(&self) -> Vec<QuotaHolder> {
         let tenant = self.restricted.get().map(Restricted::tenant);
-        [self.taker.clone()].into_iter().chain(tenant).collect()
+        [self.quota_holder.clone()].into_iter().chain(tenant).collect()
     }
 
     /// Records that a limit of the node rejected one of its requests.
@@ -266,8 +266,8 @@ impl Session {
                     restricted.unmapped(extent);
                 }
                 let extent = ExtentId(extent);
-                lock(&self.known).remove(&extent);
-                if lock(&self.leaving).remove(&extent) {
+                lock(&self.sent_extents).remove(&extent);
+                if lock(&self.retired_extents).remove(&extent) {
                     self.programs.leaving.unmapped(extent);
                 }
             }
@@ -459,7 +459,7 @@ impl Drop for Session {
     fn drop(&mut self) {
         // Close the connection even if a panic ended the task that serves it.
         self.answers.close();
-        for extent in lock(&self.leaving).drain() {
+        for extent in lock(&self.retired_extents).drain() {
             self.programs.leaving.unmapped(extent);
         }
     }
@@ -467,14 +467,14 @@ impl Drop for Session {
 
 impl Attachment for Session {
     fn forget(&self, gone: &[ExtentId]) {
-        let mut known = lock(&self.known);
-        let its: Vec<ExtentId> = gone.iter().copied().filter(|it| known.remove(it)).collect();
-        drop(known);
+        let mut sent = lock(&self.sent_extents);
+        let its: Vec<ExtentId> = gone.iter().copied().filter(|it| sent.remove(it)).collect();
+        drop(sent);
         if its.is_empty() {
             return;
         }
         its.iter().for_each(|extent| self.programs.leaving.mapped(*extent));
-        lock(&self.leaving).extend(&its);
+        lock(&self.retired_extents).extend(&its);
         let extents = its.iter().map(|extent| extent.0).collect();
         self.send(FromNode::Unmap { extents }, None);
     }

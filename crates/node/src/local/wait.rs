@@ -154,7 +154,7 @@ pub struct PendingReply<T> {
     begun: Option<Instant>,
     /// The object that the request refers to, if any.
     about: Option<ObjectId>,
-    lateness: ResponseCheck,
+    response_check: ResponseCheck,
     shared: Arc<Shared>,
     finish: Option<Finish<T>>,
 }
@@ -247,7 +247,7 @@ pub(crate) fn pair<T>(
     let (inner, over) = (Mutex::default(), Latch::default());
     let shared = Arc::new(Shared { connection, inner, over });
     let begun = timeout.map(|_| Instant::now());
-    let lateness = ResponseCheck::new(timeout.zip(begun));
+    let response_check = ResponseCheck::new(timeout.zip(begun));
     let (request, is_listed, finish) = (0, false, Some(finish));
     let wait = PendingReply {
         request,
@@ -255,7 +255,7 @@ pub(crate) fn pair<T>(
         timeout,
         begun,
         about,
-        lateness,
+        response_check,
         shared: shared.clone(),
         finish,
     };
@@ -299,7 +299,7 @@ impl<T> PendingReply<T> {
     /// timeout. Zero once the node does not reply: a wait then ends at once with that error.
     pub fn next_check(&mut self) -> Option<Duration> {
         let stopped_process = || self.shared.connection.stopped_process();
-        self.lateness.check(Instant::now(), stopped_process)
+        self.response_check.check(Instant::now(), stopped_process)
     }
 
     /// Whether the wait is over: there is a reply, or none will come.
@@ -331,7 +331,7 @@ impl<T> PendingReply<T> {
         let mut is_interrupted = false;
         while reply.is_none() {
             let next_check = self.next_check();
-            if let Some(verdict) = self.lateness.verdict {
+            if let Some(verdict) = self.response_check.verdict {
                 return Some(Err(self.silence(verdict)));
             }
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
@@ -455,7 +455,7 @@ fn nanoseconds(time: Duration) -> u64 {
 
 impl<T> std::fmt::Debug for PendingReply<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Wait").field("request", &self.request).finish_non_exhaustive()
+        f.debug_struct("PendingReply").field("request", &self.request).finish_non_exhaustive()
     }
 }
 
@@ -490,17 +490,17 @@ mod tests {
         stopped_at: Option<u32>,
     ) -> (Duration, Option<Verdict>) {
         let begun = Instant::now();
-        let mut lateness = ResponseCheck::new(Some((timeout, begun)));
+        let mut response_check = ResponseCheck::new(Some((timeout, begun)));
         let mut now = begun;
         for number in 0..=times {
             let stopped = || stopped_at.filter(|at| number >= *at).map(|_| 77);
-            let wait = lateness.check(now, stopped).unwrap();
+            let wait = response_check.check(now, stopped).unwrap();
             if wait.is_zero() {
                 break;
             }
             now += wait;
         }
-        (now - begun, lateness.verdict)
+        (now - begun, response_check.verdict)
     }
 
     #[test]
@@ -520,9 +520,9 @@ mod tests {
     #[test]
     fn stopped_client_makes_as_many_checks() {
         let begun = Instant::now();
-        let mut lateness = ResponseCheck::new(Some((Duration::ZERO, begun)));
+        let mut response_check = ResponseCheck::new(Some((Duration::ZERO, begun)));
         let much_later = begun + Duration::from_secs(1000);
-        assert_eq!(lateness.check(much_later, || None), Some(CHECK_EVERY));
+        assert_eq!(response_check.check(much_later, || None), Some(CHECK_EVERY));
         assert_eq!(ResponseCheck::new(None).check(much_later, || Some(77)), None);
     }
 }

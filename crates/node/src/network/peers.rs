@@ -63,7 +63,7 @@ pub(crate) struct Peers {
     /// Sessions with nodes that admitted this one, and with nodes that this one admitted: they spare payload
     /// connections a handshake.
     outgoing_sessions: Mutex<HashMap<NodeId, SharedSecret>>,
-    handshakes: Mutex<HashMap<NodeId, Admitted>>,
+    incoming_sessions: Mutex<HashMap<NodeId, Admitted>>,
     /// Outboxes whose first message can wait.
     late: Mutex<Vec<Arc<Outbox>>>,
     is_late: Notify,
@@ -130,7 +130,7 @@ impl Peers {
         }
         lock(&self.idle).remove(&node);
         lock(&self.outgoing_sessions).remove(&node);
-        lock(&self.handshakes).remove(&node);
+        lock(&self.incoming_sessions).remove(&node);
     }
 
     /// Completes when a member is removed. If the node is not a member yet, first waits until it is.
@@ -249,7 +249,7 @@ impl Peers {
 
     /// Stores the session with a node that this one admitted.
     pub(crate) fn note_incoming_session(&self, node: NodeId, session: SharedSecret) {
-        lock(&self.handshakes).insert(node, Admitted::new(session));
+        lock(&self.incoming_sessions).insert(node, Admitted::new(session));
     }
 
     /// Verifies a session proof for one payload connection; returns the session.
@@ -259,7 +259,7 @@ impl Peers {
         nonce: &[u8; 16],
         pass: &MacBytes,
     ) -> Option<SharedSecret> {
-        lock(&self.handshakes).get_mut(&node)?.admit(nonce, pass)
+        lock(&self.incoming_sessions).get_mut(&node)?.admit(nonce, pass)
     }
 
     /// TCP's measurements of the path to a member; None if there is no direct connection.
@@ -305,9 +305,11 @@ impl Peers {
         let called = outgoing_sessions.iter().map(|(node, session)| (*node, session.shown.clone()));
         let mut all: Vec<_> = called.collect();
         drop(outgoing_sessions);
-        let handshakes = lock(&self.handshakes);
+        let incoming_sessions = lock(&self.incoming_sessions);
         all.extend(
-            handshakes.iter().map(|(node, admitted)| (*node, admitted.session.shown.clone())),
+            incoming_sessions
+                .iter()
+                .map(|(node, admitted)| (*node, admitted.session.shown.clone())),
         );
         all.into_iter().filter_map(|(node, shown)| Some((node, shown?))).collect()
     }

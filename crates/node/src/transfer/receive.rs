@@ -63,13 +63,13 @@ enum End {
 /// Starts to receive the missing bytes of a copy.
 pub(crate) fn start(transfers: &Arc<Transfers>, wanted: FetchRequest) {
     transfers.begin_fetch(wanted.instance, |serial| {
-        let receiving = copy(transfers.clone(), wanted, serial);
+        let receiving = run_fetch(transfers.clone(), wanted, serial);
         transfers.tasks.spawn(Task::Receive, receiving).abort_handle()
     });
 }
 
 /// Receives the missing bytes of a copy, and reports the result to the state machine.
-async fn copy(transfers: Arc<Transfers>, wanted: FetchRequest, serial: u64) {
+async fn run_fetch(transfers: Arc<Transfers>, wanted: FetchRequest, serial: u64) {
     let (instance, source) = (wanted.instance, wanted.source);
     let Some(stored) = transfers.store.get(instance) else { return };
     // A stopped transfer may still be ending; until then only it may write the missing bytes.

@@ -264,8 +264,8 @@ fn an_answer_names_no_other_tenants_object() {
         instance: Instance { node: NodeId(1), serial: 1 },
         meta: Meta::bytes(1),
         state: "complete".into(),
-        primary: true,
-        pins: 0,
+        pinned: true,
+        readers: 0,
         lifetime: None,
     };
     let listed = |id: &ObjectId| Listed {

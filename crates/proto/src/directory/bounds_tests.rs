@@ -36,7 +36,7 @@ fn announced(id: &ObjectId, instance: Instance) -> Message {
         id,
         instance,
         meta,
-        primary: true,
+        pinned: true,
         progress,
         claim: false,
         lifetime: None,
@@ -70,7 +70,7 @@ fn a_source_that_is_not_a_member_is_not_marked_as_stalled() {
         let (progress, instance) = (Progress::Partial { source: Some(source) }, instance(2, 1));
         let (of, meta, claim) = (id.clone(), Meta::bytes(1 << 20), false);
         let begun =
-            Announce { id: of, instance, meta, primary: false, progress, claim, lifetime: None };
+            Announce { id: of, instance, meta, pinned: false, progress, claim, lifetime: None };
         owner.receives(3, Message::Announce(begun));
         owner.waits(ORPHAN_GRACE_NS);
         let (id, missing) = (id.clone(), 1 << 20);

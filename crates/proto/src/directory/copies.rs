@@ -2,7 +2,7 @@
 //!
 //! Of two instances under one name, every owner keeps the same one, whichever it received first: the lower of those
 //! that are pinned somewhere. An owner that may have missed the end of the recorded instance accepts the other one,
-//! and requests confirmation from the holders (`Doubted`).
+//! and requests confirmation from the holders (`Reannounce`).
 
 use alloc::{boxed::Box, format};
 
@@ -172,8 +172,8 @@ impl Directory {
         };
         let is_awaited = entry.subscribers().is_some()
             || version.is_some_and(|(prefix, version)| self.latest.awaits(prefix, version));
-        if let Some(announced_at) = &announce.lifetime {
-            self.bind(context, id, &Terms::from_lifetime(announced_at, now));
+        if let Some(lifetime) = &announce.lifetime {
+            self.bind(context, id, &Terms::from_lifetime(lifetime, now));
         }
         if is_awaited {
             self.wake(context, id, is_news);
@@ -377,7 +377,7 @@ impl Entry {
         members: &Members,
         outbox: &mut Outbox,
     ) -> bool {
-        let Announce { id, instance, primary, claim, .. } = announce;
+        let Announce { id, instance, pinned, claim, .. } = announce;
         // The node of a slot decides which object fills it.
         let minter = id.minter().filter(|minter| id.is_slot() && members.contains(*minter));
         let is_first = minter == Some(members.me());
@@ -395,7 +395,7 @@ impl Entry {
             is_first && is_lost
         } else {
             // A pinned copy wins over cached copies without one: the other owner may know of none of those.
-            is_lost || *primary && (*instance < other.instance || !other.has_primary())
+            is_lost || *pinned && (*instance < other.instance || !other.has_pinned())
         };
         let is_sticky = mutants::is_active(Mutant::KeepsFirstAnnounced) && !is_lost;
         let is_void = replaces && (!*claim || is_lost) && !is_sticky;
@@ -447,7 +447,7 @@ impl Live {
         }
         // A receiver with a pending move still receives from its former source.
         let is_moving = source.is_some() && self.tree.moving_from(from) == source;
-        let holder = self.tree.enter(from, complete, announce.primary);
+        let holder = self.tree.enter(from, complete, announce.pinned);
         holder.announced_at = Some(now);
         holder.began = holder.began.or(source.map(|_| now));
         match source {

@@ -415,8 +415,8 @@ impl Entry {
     ) {
         let Some(subscribers) = &mut self.subscribers else { return };
         let waiters = subscribers.waiters.extract_if(.., |waiter| concerns(waiter.seen));
-        let mut announced_at: BTreeSet<NodeId> = waiters.map(|waiter| waiter.node).collect();
-        announced_at.extend(
+        let mut listeners: BTreeSet<NodeId> = waiters.map(|waiter| waiter.node).collect();
+        listeners.extend(
             subscribers.watchers.iter().filter(|(_, seen)| concerns(**seen)).map(|(node, _)| *node),
         );
         subscribers.watchers.retain(|_, seen| !concerns(*seen));
@@ -426,7 +426,7 @@ impl Entry {
         if mutants::is_active(Mutant::NeverReportsLosses) {
             return;
         }
-        for node in announced_at {
+        for node in listeners {
             outbox.push((node, Message::Gone { id: id.clone(), error: error.clone() }));
         }
         // Otherwise a client that watches the holders of a lost object would wait forever.

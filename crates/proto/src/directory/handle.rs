@@ -19,7 +19,7 @@ use crate::{
 
 /// The result of offering a message to the directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Handled {
+pub enum DirectoryOutcome {
     /// The message is not for an owner.
     No,
     /// The directory has handled it.
@@ -37,7 +37,7 @@ impl Directory {
         context: &mut Context<'_>,
         from: NodeId,
         message: &Message,
-    ) -> Handled {
+    ) -> DirectoryOutcome {
         let now = context.now;
         self.speeds.responded(from);
         self.settle_for(context, message);
@@ -46,7 +46,7 @@ impl Directory {
                 let is_awaited = self.announce(context, from, announce);
                 self.keep_as_stray(context, &announce.id);
                 if !is_awaited {
-                    return Handled::Yes;
+                    return DirectoryOutcome::Yes;
                 }
             }
             Message::Withdraw { id, instance } => {
@@ -62,7 +62,7 @@ impl Directory {
                 let (avoid, yields_until) = (avoid.clone(), None);
                 let waiter = Waiter { node: from, avoid, yields_until, seen: *seen };
                 self.assign_source(context, waiter, id);
-                return Handled::SourceRequested(id.clone());
+                return DirectoryOutcome::SourceRequested(id.clone());
             }
             Message::LocateRange { id, instance, bytes, avoid, not_here, request } => {
                 if let Some((holder, ago_ns)) = not_here
@@ -179,7 +179,7 @@ impl Directory {
                 let (rows, next) = self.list(context, prefix, after.as_ref());
                 context.outbox.push((from, Message::ListReply { request: *request, rows, next }));
             }
-            _ => return Handled::No,
+            _ => return DirectoryOutcome::No,
         }
         if let Some(id) = message.object()
             && let Some(entry) = self.entries.get_mut(id)
@@ -187,8 +187,8 @@ impl Directory {
             entry.notify_location_waiters(id, context.outbox);
         }
         match message {
-            Message::Delete { id, .. } => Handled::Deleted(id.clone()),
-            _ => Handled::Yes,
+            Message::Delete { id, .. } => DirectoryOutcome::Deleted(id.clone()),
+            _ => DirectoryOutcome::Yes,
         }
     }
 }

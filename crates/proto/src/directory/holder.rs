@@ -18,7 +18,7 @@ pub(super) const WHOLE: u32 = 1000;
 pub(super) struct Holder {
     pub(super) complete: bool,
     /// Whether the copy is pinned: put, reduced or adopted there.
-    pub(super) primary: bool,
+    pub(super) pinned: bool,
     /// When it last announced its copy, and when this owner last sent it to a source.
     pub(super) announced_at: Option<Instant>,
     pub(super) located: Option<Instant>,
@@ -35,8 +35,8 @@ impl Holder {
     }
 
     /// Whether the copy is pinned: put, reduced or adopted there.
-    pub(super) const fn is_primary(&self) -> bool {
-        self.primary
+    pub(super) const fn is_pinned(&self) -> bool {
+        self.pinned
     }
 
     /// Its last report about its current source.
@@ -81,14 +81,14 @@ impl TreeNode {
     }
 
     pub(super) fn is_root(&self) -> bool {
-        let is_root = |it: &Holder| it.complete || it.primary && self.source == NONE;
+        let is_root = |it: &Holder| it.complete || it.pinned && self.source == NONE;
         self.holder.as_ref().is_some_and(is_root)
     }
 
     /// Its sort key among the roots: complete pinned copies come first.
     pub(super) fn as_root(&self) -> Option<(bool, bool, NodeId)> {
         let holder = self.holder.as_ref().filter(|_| self.is_root())?;
-        Some((!holder.complete, !holder.primary, self.node))
+        Some((!holder.complete, !holder.pinned, self.node))
     }
 
     /// How many receivers it sends to; slow ones count for less.

@@ -45,8 +45,8 @@ fn bytes(fill: u8) -> Inline {
 
 fn announced(id: &ObjectId, maker: u64, progress: Progress) -> Message {
     let (instance, id, meta) = (made(id, maker), id.clone(), Meta::bytes(SIZE));
-    let (primary, claim, lifetime) = (true, false, None);
-    Message::Announce(Announce { id, instance, meta, primary, progress, claim, lifetime })
+    let (pinned, claim, lifetime) = (true, false, None);
+    Message::Announce(Announce { id, instance, meta, pinned, progress, claim, lifetime })
 }
 
 /// The announcement of a small object made by node `maker`.

@@ -5,9 +5,9 @@
 //! report their leases again, like their copies. Does not know the objects.
 //!
 //! ```text
-//!   clients --Leased--> owners of the job <--Covers-- owners of its objects
-//!                             |                            ^
-//!                             +---------- JobEnded --------+  repeated until they own none
+//!   clients --LeaseUpdate--> owners of the job <--JobObjects-- owners of its objects
+//!                                  |                                ^
+//!                                  +------------ JobEnded ----------+  repeated until they own none
 //! ```
 
 use alloc::{

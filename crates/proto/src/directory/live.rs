@@ -156,8 +156,8 @@ impl Live {
     }
 
     /// Whether a pinned copy exists.
-    pub(super) fn has_primary(&self) -> bool {
-        self.tree.iter().any(|(_, holder)| holder.is_primary())
+    pub(super) fn has_pinned(&self) -> bool {
+        self.tree.iter().any(|(_, holder)| holder.is_pinned())
     }
 
     /// Whether a complete copy exists.
@@ -282,7 +282,7 @@ impl Live {
                 if candidate.depth != rank.depth {
                     self.tree.rank(rank.at);
                 }
-                if !candidate.avoided && candidate.pace == SourceSpeed::default() {
+                if !candidate.avoided && candidate.speed == SourceSpeed::default() {
                     let ns = predicted_ns(&candidate, request.bytes, request.link);
                     best = best.min((candidate.distance, ns));
                 }
@@ -328,18 +328,18 @@ impl Live {
         let crossings = crossings.or_else(|| self.tree.crossings());
         let crowd = crossings.map_or(0, |crossings| crowd(crossings, node, requester, members));
         let load = self.tree.load(node).max(u32::try_from(crowd).unwrap_or(u32::MAX));
-        let pace = self.pace_of(now, node, requester, speeds);
+        let speed = self.speed_of(now, node, requester, speeds);
         let holder = self.tree.get(node)?;
         Some(Candidate {
             node,
             depth: depth?,
             load,
             complete: holder.is_complete(),
-            primary: holder.is_primary(),
+            pinned: holder.is_pinned(),
             avoided: request.avoid.contains(&node),
             distance,
             serves_remote: serves_remote.map(|(_, receiver)| receiver),
-            pace,
+            speed,
             busy_until: speeds.busy_until(node),
         })
     }
@@ -425,9 +425,9 @@ impl Live {
         nodes.into_iter().min_by_key(|node| {
             let holder = self.tree.get(*node);
             let is = |fact: fn(&Holder) -> bool| holder.is_some_and(fact);
-            let (is_complete, is_primary) = (is(Holder::is_complete), is(Holder::is_primary));
+            let (is_complete, is_pinned) = (is(Holder::is_complete), is(Holder::is_pinned));
             let (is_leaving, is_other) = (members.is_leaving(*node), *node != watcher);
-            (is_leaving, is_other, !is_complete, !is_primary, self.tree.load(*node), *node)
+            (is_leaving, is_other, !is_complete, !is_pinned, self.tree.load(*node), *node)
         })
     }
 

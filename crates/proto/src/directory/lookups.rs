@@ -92,7 +92,7 @@ impl Directory {
         if let Some(entry) = self.entries.get_mut(id) {
             entry.drop_waiter(from);
             if let Some(live) = &mut entry.live
-                && live.tree.get(from).is_some_and(|it| !it.is_complete() && !it.is_primary())
+                && live.tree.get(from).is_some_and(|it| !it.is_complete() && !it.is_pinned())
             {
                 live.remove_holder(from);
             }

@@ -60,7 +60,7 @@ mod tree;
 pub use self::{
     context::{Context, Outbox},
     entries::Slice,
-    handle::Handled,
+    handle::DirectoryOutcome,
     names::prefix_owners,
     state::Directory,
 };

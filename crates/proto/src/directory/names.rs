@@ -80,14 +80,14 @@ impl Directory {
         }
     }
 
-    /// Live names with a lower number than `name`, oldest first, without the newest `keep - 1` of them.
-    pub(super) fn older(&self, name: &Name, keep: u64) -> Vec<Name> {
+    /// Live names with a lower number than `name`, oldest first, without the newest `retain - 1` of them.
+    pub(super) fn older(&self, name: &Name, retain: u64) -> Vec<Name> {
         let Some(version) = name.version() else { return Vec::new() };
         let prefix = format!("{}/", name.group());
         let mut older: Vec<(u64, &Name)> =
             self.living(&prefix).filter(|(other, _)| *other < version).collect();
         older.sort_unstable_by_key(|(other, _)| Reverse(*other));
-        let kept = usize::try_from(keep.saturating_sub(1)).unwrap_or(usize::MAX);
+        let kept = usize::try_from(retain.saturating_sub(1)).unwrap_or(usize::MAX);
         older.iter().skip(kept).rev().take(OLDER_MAX).map(|(_, name)| (*name).clone()).collect()
     }
 

@@ -50,7 +50,7 @@ impl Live {
         let request = SourceRequest { node, bytes, avoid, link, movable_since: None };
         let mut candidates = self.candidates(context, &request, speeds);
         candidates.retain(|candidate| candidate.complete);
-        let equal = candidates.into_iter().map(|it| Candidate { primary: false, ..it });
+        let equal = candidates.into_iter().map(|it| Candidate { pinned: false, ..it });
         let source = choose_source(&equal.collect::<alloc::vec::Vec<_>>(), bytes, link)?.node;
         let transfer_ns = u64::try_from(link.transfer_ns(bytes)).unwrap_or(u64::MAX);
         speeds.assigned(context.now, source, transfer_ns);

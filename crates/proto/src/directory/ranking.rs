@@ -21,7 +21,7 @@ pub(super) struct Rank {
     pub(super) load: u32,
     pub(super) depth: u32,
     pub(super) partial: bool,
-    pub(super) primary: bool,
+    pub(super) pinned: bool,
     /// Orders equal holders differently for each object, so that readers of many objects do not all use the same few
     /// holders.
     pub(super) tie: u32,
@@ -31,7 +31,7 @@ pub(super) struct Rank {
 impl Rank {
     /// A rank after all holders with the same load.
     pub(super) const fn behind(self) -> Self {
-        Self { depth: u32::MAX, partial: true, primary: true, tie: u32::MAX, at: u32::MAX, ..self }
+        Self { depth: u32::MAX, partial: true, pinned: true, tie: u32::MAX, at: u32::MAX, ..self }
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Receivers report the rate at which an object arrives ([`crate::rate`]). The primary owner stores the last report of
 //! each holder, and remembers across objects which nodes are slow ([`super::speeds`]). It notifies a node that
-//! receives slowly (`Slow`), and that node includes this in its requests to other owners. A slow node becomes a source
+//! receives slowly (`MarkSlow`), and that node includes this in its requests to other owners. A slow node becomes a source
 //! only if no other holder can serve ([`crate::broadcast`]). A receiver behind a slow node is moved to a better source
 //! and keeps its blocks.
 //!
@@ -125,7 +125,7 @@ impl Directory {
 impl Live {
     /// The pace of a holder as a source for `requester`: how many times slower than others it is, and whether it is
     /// stalled.
-    pub(super) fn pace_of(
+    pub(super) fn speed_of(
         &mut self,
         now: Instant,
         node: NodeId,
@@ -200,11 +200,11 @@ impl Live {
         // Clear cases need less time: it was slow with another source too, or another receiver shows that the source
         // is healthy.
         let source = self.tree.source(node)?;
-        let no_encryption = !holder.left().is_empty()
+        let is_clear_case = !holder.left().is_empty()
             || self.serves_others(source, node, |report| {
                 report.is_fresh(now) && report.has_its_share(typical)
             });
-        let least_ns = if no_encryption { PROBATION_NS } else { 2 * PROBATION_NS };
+        let least_ns = if is_clear_case { PROBATION_NS } else { 2 * PROBATION_NS };
         let is_long = holder.located.is_some_and(|located| now.since(located) > least_ns);
         if report.has_its_share(typical) {
             speeds.is_quick(now, node);

@@ -21,12 +21,12 @@ const GONE_MAX: usize = 1024;
 
 impl Directory {
     /// Records how long a live object lives, or an earlier end than before.
-    pub(super) fn bind(&mut self, context: &mut Context<'_>, id: &ObjectId, announced_at: &Terms) {
+    pub(super) fn bind(&mut self, context: &mut Context<'_>, id: &ObjectId, announced: &Terms) {
         let now = context.now;
         let live = self.entries.get_mut(id).and_then(|entry| entry.live.as_mut());
         let Some(live) = live else { return };
         let terms = live.terms.get_or_insert_default();
-        terms.join(announced_at);
+        terms.join(announced);
         if let Some(at) = terms.ends_at {
             // If the time is already over, end the object in a later step, not while its announcement is handled.
             self.alarms.insert((at.max(now + 1), id.clone()));

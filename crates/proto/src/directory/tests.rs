@@ -55,7 +55,7 @@ impl Owner {
             directory.handle(context, NodeId(from), &message)
         };
         let (taken, outbox) = self.run(handle);
-        assert_ne!(taken, Handled::No);
+        assert_ne!(taken, DirectoryOutcome::No);
         outbox
     }
 
@@ -152,7 +152,7 @@ pub(super) fn instance(node: u64, serial: u64) -> Instance {
 pub(super) fn announced(
     id: &ObjectId,
     instance: Instance,
-    primary: bool,
+    pinned: bool,
     progress: Progress,
 ) -> Message {
     let (id, meta) = (id.clone(), Meta::bytes(SIZE));
@@ -160,7 +160,7 @@ pub(super) fn announced(
         id,
         instance,
         meta,
-        primary,
+        pinned,
         progress,
         claim: false,
         lifetime: None,

@@ -175,7 +175,7 @@ impl Tree {
     }
 
     /// Records that a node holds or receives a copy, or that its copy has changed.
-    pub(super) fn enter(&mut self, node: NodeId, complete: bool, primary: bool) -> &mut Holder {
+    pub(super) fn enter(&mut self, node: NodeId, complete: bool, pinned: bool) -> &mut Holder {
         let at = self.open(node);
         if complete {
             self.detach(node);
@@ -183,7 +183,7 @@ impl Tree {
         }
         self.change(at, |spot| {
             let holder = spot.holder.get_or_insert_default();
-            (holder.complete, holder.primary) = (complete, primary);
+            (holder.complete, holder.pinned) = (complete, pinned);
         });
         let holder = self.spots[at as usize].holder.get_or_insert_default();
         if complete {
@@ -389,7 +389,7 @@ impl Tree {
             load: spot.receivers_fed(),
             depth: index.paths.path(at).depth,
             partial: !holder.complete,
-            primary: holder.primary,
+            pinned: holder.pinned,
             tie: ranking.tie(spot.node),
             at,
         });

@@ -36,7 +36,7 @@ pub(crate) struct Coordinator {
     /// Lifetimes of results; a missing entry means until deletion.
     terms: BTreeMap<ReduceId, Box<Terms>>,
     /// Results of current epochs that wait for capacity or memory.
-    targets: BTreeMap<ReduceId, Target>,
+    awaited_results: BTreeMap<ReduceId, AwaitedResult>,
     /// The inputs of results that are held here.
     folded: BTreeMap<ObjectId, Inputs>,
     /// These results by age, and the number of their inputs together.
@@ -48,7 +48,7 @@ pub(crate) struct Coordinator {
 
 /// The result of an epoch, and what will be folded into it once there is capacity.
 #[derive(Debug)]
-pub(crate) struct Target {
+pub(crate) struct AwaitedResult {
     instance: Instance,
     pub(crate) key: FoldKey,
     pub(crate) local: Vec<Instance>,
@@ -88,7 +88,7 @@ impl Coordinator {
 
     /// The number of results that wait for capacity or memory.
     pub(crate) fn unfinished_results(&self) -> usize {
-        self.targets.len()
+        self.awaited_results.len()
     }
 
     pub(crate) fn deadline(&self) -> Option<Instant> {
@@ -233,27 +233,31 @@ impl Coordinator {
         children: Vec<(NodeId, u32)>,
     ) -> bool {
         let Some(epoch) = self.get(key).map(Reduce::epoch) else { return false };
-        let target = Target { instance, key: FoldKey::result(key, epoch), local, children };
-        self.targets.insert(key, target);
+        let target = AwaitedResult { instance, key: FoldKey::result(key, epoch), local, children };
+        self.awaited_results.insert(key, target);
         true
     }
 
     /// Takes a result for which capacity and memory are available now.
-    pub(crate) fn take_target(&mut self, id: &ObjectId, instance: Instance) -> Option<Target> {
+    pub(crate) fn take_awaited_result(
+        &mut self,
+        id: &ObjectId,
+        instance: Instance,
+    ) -> Option<AwaitedResult> {
         let key = self.maker(id)?;
-        self.targets.get(&key).filter(|target| target.instance == instance)?;
-        self.targets.remove(&key)
+        self.awaited_results.get(&key).filter(|target| target.instance == instance)?;
+        self.awaited_results.remove(&key)
     }
 
     /// The instance that waits for capacity or memory to become this result.
     pub(crate) fn instance_of(&self, id: &ObjectId) -> Option<Instance> {
-        self.targets.get(&self.maker(id)?).map(|target| target.instance)
+        self.awaited_results.get(&self.maker(id)?).map(|target| target.instance)
     }
 
     /// Drops the waiting result of a void epoch; returns its instance, unless a fold into it has begun.
     pub(crate) fn drop_target(&mut self, key: FoldKey) -> Option<Instance> {
-        self.targets.get(&key.reduce).filter(|target| target.key == key)?;
-        self.targets.remove(&key.reduce).map(|target| target.instance)
+        self.awaited_results.get(&key.reduce).filter(|target| target.key == key)?;
+        self.awaited_results.remove(&key.reduce).map(|target| target.instance)
     }
 
     /// Ends a reduce and stops watching its inputs.

@@ -78,10 +78,10 @@ impl Hosted {
             (&mut self.stored, &mut self.stored_bytes),
             (&mut self.returned, &mut self.returned_bytes),
         ];
-        for (primaries, sum) in hosted {
-            if let Some(primary) = primaries.get_mut(&instance) {
-                *sum = *sum - primary.bytes + bytes;
-                primary.bytes = bytes;
+        for (replicas, sum) in hosted {
+            if let Some(replica) = replicas.get_mut(&instance) {
+                *sum = *sum - replica.bytes + bytes;
+                replica.bytes = bytes;
             }
         }
     }
@@ -167,11 +167,11 @@ impl HostedReplicas {
 
     /// Records a replica of `bytes` bytes for the requester. If the requester leaves, the copy stays here for good and
     /// is not recorded.
-    pub(crate) fn host(&mut self, replica: IncomingReplica, was_primary: bool, bytes: u64) {
+    pub(crate) fn host(&mut self, replica: IncomingReplica, was_pinned: bool, bytes: u64) {
         let IncomingReplica { requester, instance, may_wait: leaves } = replica;
         if leaves {
             self.hosted.remove(instance);
-        } else if !was_primary || self.hosted.requester(instance).is_some() {
+        } else if !was_pinned || self.hosted.requester(instance).is_some() {
             self.hosted.insert(instance, requester, bytes);
         }
     }
@@ -223,7 +223,7 @@ impl HostedReplicas {
             if covered >= missing {
                 break;
             }
-            let copy = table.get(*instance).filter(|copy| copy.is_readable() && copy.pins == 0);
+            let copy = table.get(*instance).filter(|copy| copy.is_readable() && copy.readers == 0);
             let can_go =
                 world.members().contains(stored.requester) && !replicas.contains(*instance);
             if let Some(copy) = copy.filter(|_| can_go) {

@@ -115,7 +115,7 @@ fn slice(world: &World) -> Slice {
 /// Whether other members take over a copy.
 fn is_handed_over(instance: Instance, table: &Table) -> bool {
     let copy = table.get(instance);
-    copy.is_some_and(|copy| copy.primary && copy.is_complete() && !copy.doomed)
+    copy.is_some_and(|copy| copy.pinned && copy.is_complete() && !copy.doomed)
 }
 
 impl Work {

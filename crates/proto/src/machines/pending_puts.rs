@@ -1,8 +1,8 @@
 //! Objects that clients of this node are making: the phase of each, and which owner it claimed its name at.
 //!
 //! ```text
-//!   Room --> Name --> Filling --> (complete)      large; a generated id needs no Name
-//!   Room --> Name --> (complete)                  small
+//!   Capacity --> Name --> Filling --> (complete)  large; a generated id needs no Name
+//!   Capacity --> Name --> (complete)              small
 //! ```
 //! Does not know the copies themselves, nor other reasons for which a name may be taken.
 
@@ -75,7 +75,7 @@ impl PendingPut {
             }
             terms.to_lifetime(now)
         });
-        Announce { id, instance, meta, primary: true, progress, claim, lifetime }
+        Announce { id, instance, meta, pinned: true, progress, claim, lifetime }
     }
 
     /// The owner that may grant its name although the primary owner is unresponsive. Only the node of a slot can grant

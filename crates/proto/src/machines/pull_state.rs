@@ -45,7 +45,7 @@ pub(crate) enum PullPhase {
     Located(Instance),
     Receiving {
         instance: Instance,
-        pace: RateMeter,
+        meter: RateMeter,
         /// Bytes that are still missing, according to the shell.
         missing: u64,
         /// The usual receive rate of this node before the transfer, in bytes per second: a slow transfer lowers the
@@ -73,7 +73,7 @@ impl Deadline for Pull {
         match self.phase {
             PullPhase::Locating { backup_at } => backup_at,
             PullPhase::Backoff { until } => Some(until),
-            PullPhase::Receiving { ref pace, .. } => Some(pace.deadline()),
+            PullPhase::Receiving { ref meter, .. } => Some(meter.deadline()),
             PullPhase::Located(_) => None,
         }
     }
@@ -106,7 +106,7 @@ impl Pull {
             PullPhase::Receiving { missing, usual, .. } => (missing, usual),
             _ => (size, usual),
         };
-        self.phase = PullPhase::Receiving { instance, pace: RateMeter::new(now), missing, usual };
+        self.phase = PullPhase::Receiving { instance, meter: RateMeter::new(now), missing, usual };
         self.transfers += 1;
     }
 

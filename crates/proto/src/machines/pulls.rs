@@ -247,11 +247,11 @@ impl Pulls {
         now: Instant,
     ) -> Option<Rate> {
         let rate = self.all.update(id, |pull| {
-            let PullPhase::Receiving { pace, missing, usual, .. } = &mut pull.phase else {
+            let PullPhase::Receiving { meter, missing, usual, .. } = &mut pull.phase else {
                 return None;
             };
             *missing = missing_now;
-            pace.grew(now, received, shares, *usual)
+            meter.grew(now, received, shares, *usual)
         });
         let rate = rate.flatten()?;
         // It is no longer slow, compared with the rate of others at the time of the report, which was `times` times
@@ -282,8 +282,8 @@ impl Pulls {
         now: Instant,
     ) -> Option<(Instance, StallReport)> {
         let due = self.all.update(id, |pull| {
-            let PullPhase::Receiving { instance, pace, .. } = &mut pull.phase else { return None };
-            Some((*instance, pace.expire(now)?))
+            let PullPhase::Receiving { instance, meter, .. } = &mut pull.phase else { return None };
+            Some((*instance, meter.expire(now)?))
         });
         due.flatten()
     }
@@ -301,8 +301,8 @@ impl Pulls {
     /// Records that an owner has no better source.
     pub(crate) fn sender_confirmed(&mut self, id: &ObjectId) {
         self.all.update(id, |pull| {
-            if let PullPhase::Receiving { pace, .. } = &mut pull.phase {
-                pace.answered();
+            if let PullPhase::Receiving { meter, .. } = &mut pull.phase {
+                meter.answered();
             }
         });
     }

@@ -68,9 +68,9 @@ impl Replicas {
         if !self.contains(instance) {
             self.all.insert(instance, ReplicaSet::new(copy));
         }
-        self.all.update(&instance, |primary| {
-            primary.replicas = primary.replicas.max(count as usize);
-            primary.requests.push(context.request);
+        self.all.update(&instance, |set| {
+            set.replicas = set.replicas.max(count as usize);
+            set.requests.push(context.request);
         });
         requests.remember(context, RequestKind::Replicas(copy.id.clone(), instance), world);
         self.send_requests(instance, requests, world);
@@ -78,16 +78,15 @@ impl Replicas {
 
     /// Removes a request that no longer waits.
     pub(crate) fn stop_waiting(&mut self, instance: Instance, request: RequestId) {
-        self.all.update(&instance, |primary| primary.requests.retain(|it| *it != request));
+        self.all.update(&instance, |set| set.requests.retain(|it| *it != request));
     }
 
     /// Requests as many replicas as are missing, and replies to waiting clients once enough exist.
     fn send_requests(&mut self, instance: Instance, requests: &mut Requests, world: &mut World) {
         let Self { all, load, unresponsive } = self;
-        let replied = all.update(&instance, |primary| {
-            primary
-                .send_requests(instance, load, unresponsive, world)
-                .then(|| (primary.reached(), core::mem::take(&mut primary.requests)))
+        let replied = all.update(&instance, |set| {
+            set.send_requests(instance, load, unresponsive, world)
+                .then(|| (set.reached(), core::mem::take(&mut set.requests)))
         });
         let (count, replied) = replied.flatten().unwrap_or_default();
         for request in replied {
@@ -112,23 +111,23 @@ impl Replicas {
         world: &mut World,
     ) {
         let wanted_of = world.members().others().count();
-        let discharged = self.all.update(&instance, |primary| {
-            if primary.settle(from) {
+        let discharged = self.all.update(&instance, |set| {
+            if set.settle(from) {
                 self.unresponsive.remove(&from);
-                primary.failed.remove(&from);
-                if accepted && primary.stored.len() >= primary.wanted(wanted_of) {
+                set.failed.remove(&from);
+                if accepted && set.stored.len() >= set.wanted(wanted_of) {
                     // Another node was requested in addition, and was faster.
-                    world.send(from, Message::ReleaseReplica { id: primary.id.clone(), instance });
-                    return Some(Some(primary.bytes));
+                    world.send(from, Message::ReleaseReplica { id: set.id.clone(), instance });
+                    return Some(Some(set.bytes));
                 }
-                let nodes = if accepted { &mut primary.stored } else { &mut primary.refused };
+                let nodes = if accepted { &mut set.stored } else { &mut set.refused };
                 nodes.insert(from);
-            } else if !accepted && primary.stored.remove(&from) {
-                primary.returning.insert(from);
+            } else if !accepted && set.stored.remove(&from) {
+                set.returning.insert(from);
             } else {
                 return None;
             }
-            Some((!accepted).then_some(primary.bytes))
+            Some((!accepted).then_some(set.bytes))
         });
         let Some(discharged) = discharged.flatten() else { return };
         if let Some(bytes) = discharged {
@@ -141,7 +140,7 @@ impl Replicas {
     pub(crate) fn forget_node(&mut self, node: NodeId) {
         if !mutants::is_active(Mutant::NeverReplacesReplicas) {
             for instance in self.all.keys().copied().collect::<Vec<_>>() {
-                self.all.update(&instance, |primary| primary.forget(node));
+                self.all.update(&instance, |set| set.forget(node));
             }
             self.load.remove(&node);
             self.unresponsive.remove(&node);
@@ -157,9 +156,9 @@ impl Replicas {
         world: &mut World,
     ) {
         for instance in self.all.keys().copied().collect::<Vec<_>>() {
-            let void = self.all.update(&instance, |primary| {
-                let node = rejoined.filter(|node| primary.void_request(*node))?;
-                Some((node, primary.bytes))
+            let void = self.all.update(&instance, |set| {
+                let node = rejoined.filter(|node| set.void_request(*node))?;
+                Some((node, set.bytes))
             });
             if let Some((node, bytes)) = void.flatten() {
                 self.discharge(node, bytes);
@@ -177,16 +176,16 @@ impl Replicas {
         let is_due = |at: &mut Instant| *at <= now;
         let mut hopeless = Vec::new();
         for instance in self.all.due(now) {
-            self.all.update(&instance, |primary| {
-                if primary.retry_at.take_if(is_due).is_some() {
-                    primary.refused.clear();
+            self.all.update(&instance, |set| {
+                if set.retry_at.take_if(is_due).is_some() {
+                    set.refused.clear();
                 }
-                if primary.give_up_at.take_if(is_due).is_some() {
-                    hopeless.append(&mut primary.requests);
+                if set.give_up_at.take_if(is_due).is_some() {
+                    hopeless.append(&mut set.requests);
                 }
-                for node in primary.take_overdue(now) {
+                for node in set.take_overdue(now) {
                     self.unresponsive.insert(node);
-                    world.note(LogEvent::ReplicaLate { id: primary.id.clone(), node });
+                    world.note(LogEvent::ReplicaLate { id: set.id.clone(), node });
                 }
             });
             self.send_requests(instance, requests, world);
@@ -196,14 +195,14 @@ impl Replicas {
 
     /// Ends the replication of a pinned copy that no longer exists.
     pub(crate) fn end(&mut self, instance: Instance, requests: &mut Requests, world: &mut World) {
-        let Some(primary) = self.all.remove(&instance) else { return };
+        let Some(set) = self.all.remove(&instance) else { return };
         // They may look for an object that can no longer be found, and that no node puts again.
-        for node in primary.searching() {
-            world.send(node, Message::ReleaseReplica { id: primary.id.clone(), instance });
+        for node in set.searching() {
+            world.send(node, Message::ReleaseReplica { id: set.id.clone(), instance });
         }
-        primary.charged().for_each(|node| self.discharge(node, primary.bytes));
-        for request in &primary.requests {
-            let error = Error::ObjectDeleted { id: primary.id.clone() };
+        set.charged().for_each(|node| self.discharge(node, set.bytes));
+        for request in &set.requests {
+            let error = Error::ObjectDeleted { id: set.id.clone() };
             requests.reply(*request, Err(error), world);
         }
     }

@@ -107,7 +107,7 @@ impl RingResults {
     }
 
     /// Records that all of a result is here. Returns whether the coordinator has all of it too.
-    pub(crate) fn all_here(&mut self, instance: Instance) -> Option<bool> {
+    pub(crate) fn all_parts_received(&mut self, instance: Instance) -> Option<bool> {
         let parts = self.all.get_mut(&instance)?;
         parts.is_all_here |= !parts.is_decided;
         Some(parts.is_decided)
@@ -168,9 +168,9 @@ mod tests {
         let (mut scatters, order) = (RingResults::default(), order(5));
         let instance = order.instance;
         scatters.begin(order, None);
-        assert_eq!(scatters.all_here(instance), Some(false));
+        assert_eq!(scatters.all_parts_received(instance), Some(false));
         assert!(scatters.decide(instance));
-        assert_eq!(scatters.all_here(instance), Some(true));
+        assert_eq!(scatters.all_parts_received(instance), Some(true));
         let (reduce, id) = (
             ReduceId { node: COORDINATOR, serial: 1 },
             ObjectId::Minted { node: COORDINATOR, serial: 1 },

@@ -122,8 +122,8 @@ impl Node {
         self.world.send_owners(id, &Message::Withdraw { id: id.clone(), instance });
     }
 
-    pub(super) fn unpin(&mut self, instance: Instance) {
-        self.copies.unpin(instance, &mut self.world);
+    pub(super) fn remove_reader(&mut self, instance: Instance) {
+        self.copies.remove_reader(instance, &mut self.world);
     }
 
     /// The announcement of a copy.
@@ -143,10 +143,10 @@ impl Node {
             None if self.ring_results.contains(instance) => Progress::Parts,
             None => Progress::Partial { source },
         };
-        let (id, meta, primary) =
-            (copy.id.clone(), copy.meta.clone(), copy.primary && !copy.recovered);
+        let (id, meta, pinned) =
+            (copy.id.clone(), copy.meta.clone(), copy.pinned && !copy.recovered);
         let (claim, lifetime) = (false, copy.lifetime(self.world.now()));
-        Some(Announce { id, instance, meta, primary, progress, claim, lifetime })
+        Some(Announce { id, instance, meta, pinned, progress, claim, lifetime })
     }
 
     pub(super) fn announce(&mut self, instance: Instance) {

@@ -123,7 +123,7 @@ impl Node {
         }
         self.range_gone(is_first, id, error);
         self.input_gone(id, error);
-        self.several_settled(id);
+        self.wait_settled(id);
         self.watches.ended(id);
     }
 }

@@ -43,7 +43,7 @@ impl Node {
     }
 
     pub(super) fn start_fold(&mut self, order: FoldOrder, target: Option<(Instance, u64)>) {
-        order.inputs.iter().for_each(|input| self.copies.pin(*input));
+        order.inputs.iter().for_each(|input| self.copies.add_reader(*input));
         self.worker.begin(order.key, order.inputs.clone());
         self.world.act(Action::StartFold { order, target });
     }
@@ -91,9 +91,9 @@ impl Node {
         let EndedFold { inputs, was_waiting, was_stopped } = ended;
         for input in inputs {
             if was_waiting {
-                self.copies.cancel_pin(input, &mut self.world);
+                self.copies.unexpect_reader(input, &mut self.world);
             } else {
-                self.unpin(input);
+                self.remove_reader(input);
             }
         }
         was_stopped

@@ -199,8 +199,9 @@ impl Node {
         }
         // A copy that is produced on this node has no source.
         let is_made = |copy: &Copy| matches!(copy.state, State::Filling(_) | State::Folding);
-        let is_aborted = self.copies.get(instance).is_some_and(|copy| copy.doomed || is_made(copy));
-        if let Some(copy) = self.copies.get(instance).filter(|_| !is_aborted) {
+        let cannot_receive_into =
+            self.copies.get(instance).is_some_and(|copy| copy.doomed || is_made(copy));
+        if let Some(copy) = self.copies.get(instance).filter(|_| !cannot_receive_into) {
             if copy.is_complete() {
                 self.reveal(instance);
                 self.announce(instance);
@@ -213,7 +214,7 @@ impl Node {
             let error = self.copies.store_full(meta.size);
             return self.pull_failed(id, &error);
         }
-        if is_aborted || self.copies.pending(instance).is_some() {
+        if cannot_receive_into || self.copies.pending(instance).is_some() {
             // Try again later. Either a client still uses a dropped part of this instance, or the owner has not
             // received its deletion, or the instance that waits for capacity is produced on this node.
             return self.pulls.pause(id, self.world.now());
@@ -252,9 +253,9 @@ impl Node {
         let instance = self.pull_without_capacity(id)?;
         let wanted = self.copies.pending(instance)?;
         let (id, meta) = (id.clone(), wanted.meta.clone());
-        let (progress, claim, primary) = (Progress::Partial { source: None }, false, false);
+        let (progress, claim, pinned) = (Progress::Partial { source: None }, false, false);
         let lifetime = wanted.terms.as_ref().map(|terms| terms.to_lifetime(self.world.now()));
-        Some(Announce { id, instance, meta, primary, progress, claim, lifetime })
+        Some(Announce { id, instance, meta, pinned, progress, claim, lifetime })
     }
 
     /// Memory is allocated for an object that arrives from `source`, or from a source that is still unknown.
@@ -300,7 +301,8 @@ impl Node {
         let has_parked = self.readers.have_parked(id);
         let is_wanted = self.readers.are_waiting(id) || self.hosted_replicas.wants(id);
         let part = self.copies.current(id);
-        let is_read = part.and_then(|part| self.copies.get(part)).is_some_and(|copy| copy.pins > 0);
+        let is_read =
+            part.and_then(|part| self.copies.get(part)).is_some_and(|copy| copy.readers > 0);
         if !self.pulls.contains(id) || is_arriving || is_wanted || has_parked || is_read {
             return;
         }

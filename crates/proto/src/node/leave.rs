@@ -148,7 +148,7 @@ impl Node {
                 self.world.send_owners(&id, &Message::Abandon { id: id.clone(), instance });
                 self.leaving.count_lost(id);
             }
-            if copy.place == Residency::Memory && self.is_file_dropped(instance) {
+            if copy.residency == Residency::Memory && self.is_file_dropped(instance) {
                 self.copies.abandon_file(instance, &mut self.world);
             }
         }
@@ -167,7 +167,7 @@ impl Node {
     /// Removes files of adopted copies that may be read until this node ends.
     fn drop_files_in_use(&mut self) {
         let table = self.copies.table().iter();
-        let in_use = table.filter(|(_, copy)| copy.place != Residency::Memory);
+        let in_use = table.filter(|(_, copy)| copy.residency != Residency::Memory);
         let mut instances: Vec<Instance> = in_use.map(|(instance, _)| instance).collect();
         instances.retain(|instance| self.is_file_dropped(*instance));
         for instance in instances {

@@ -4,7 +4,7 @@ use alloc::{boxed::Box, vec::Vec};
 
 use super::Node;
 use crate::{
-    directory::{self, Directory, Handled},
+    directory::{self, Directory, DirectoryOutcome},
     error::Error,
     event::{Action, LogEvent},
     id::NodeId,
@@ -22,16 +22,16 @@ impl Node {
             return;
         }
         match self.update_directory(|directory, world| directory.handle(world, from, &message)) {
-            Handled::No => self.receive_as_peer(from, message),
-            Handled::Yes => {}
-            Handled::SourceRequested(id) => self.result_requested(&id),
+            DirectoryOutcome::No => self.receive_as_peer(from, message),
+            DirectoryOutcome::Yes => {}
+            DirectoryOutcome::SourceRequested(id) => self.result_requested(&id),
             // A result that is still being folded has no copy to drop. A named one has a reservation, which is dropped
             // instead.
-            Handled::Deleted(id) if id.minter().is_some() => {
+            DirectoryOutcome::Deleted(id) if id.minter().is_some() => {
                 self.client_reservations.forget(&id);
                 self.fail_reduce_of(&id, &Error::ObjectDeleted { id: id.clone() });
             }
-            Handled::Deleted(_) => {}
+            DirectoryOutcome::Deleted(_) => {}
         }
     }
 

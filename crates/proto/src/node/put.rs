@@ -193,7 +193,7 @@ impl Node {
                 self.client_reservations.keep(&id, create.client);
             }
             self.copies.set_state(instance, State::Complete);
-            self.unpin(instance);
+            self.remove_reader(instance);
             self.reveal(instance);
             self.announce_but(instance, knows_it);
             self.completed(instance);
@@ -227,7 +227,7 @@ impl Node {
         let is_doomed = copy.doomed;
         self.client_reservations.keep(&id, client);
         self.copies.set_state(instance, State::Complete);
-        self.unpin(instance);
+        self.remove_reader(instance);
         if is_doomed {
             self.leaving.forget(instance);
             // A reduce folds inputs while they are filled, and a client with the result may delete them at once: for
@@ -290,7 +290,7 @@ impl Node {
                 self.world.act(Action::FreeSlot { instance });
             }
             self.doom(instance);
-            self.unpin(instance);
+            self.remove_reader(instance);
         }
         if create.is_announced() {
             let id = create.id.clone();

@@ -164,7 +164,7 @@ impl Node {
         let Some((client, meta)) = self.requests.client(request).zip(meta) else {
             return self.drop_range_copy(instance);
         };
-        self.copies.pin(instance);
+        self.copies.add_reader(instance);
         self.readers.begin(client, instance);
         self.copies.set_state(instance, State::Complete);
         self.copies.doom(instance, &mut self.world);

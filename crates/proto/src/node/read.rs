@@ -44,7 +44,7 @@ impl Node {
         };
         let (id, meta, inline) = (copy.id.clone(), copy.meta.clone(), copy.inline.clone());
         if inline.is_none() {
-            self.copies.pin(instance);
+            self.copies.add_reader(instance);
             self.readers.begin(client, instance);
         }
         Ok(Reply::Got { id, meta, instance, inline, is_range: false })
@@ -56,7 +56,7 @@ impl Node {
             if is_copied {
                 self.copies.pass_over(instance);
             }
-            self.unpin(instance);
+            self.remove_reader(instance);
         }
     }
 
@@ -100,11 +100,11 @@ impl Node {
         for request in self.readers.take_followers(&id) {
             let client = self.requests.client(request);
             let is_own = client.is_some_and(|client| state == State::Filling(client));
-            let is_aborted = is_own || meta.digest.is_some();
+            let must_not_follow = is_own || meta.digest.is_some();
             let growing = Reply::Growing { meta: meta.clone(), instance };
             self.requests.reply(
                 request,
-                Ok(if is_aborted { Reply::Done } else { growing }),
+                Ok(if must_not_follow { Reply::Done } else { growing }),
                 &mut self.world,
             );
         }

@@ -78,7 +78,7 @@ impl Node {
     }
 
     pub(super) fn fetched(&mut self, instance: Instance) {
-        if self.parts_complete(instance) {
+        if self.ring_received(instance) {
             return;
         }
         let Some(copy) = self.copies.get(instance).filter(|copy| !copy.doomed) else { return };

@@ -20,7 +20,7 @@ use crate::{
     limits::{FOLDED_INPUTS_MAX, REDUCE_INPUTS_MAX, limit_name},
     machines::{
         client_reservations::Ending,
-        coordinator::{Starter, Target},
+        coordinator::{AwaitedResult, Starter},
         copies::PendingCopy,
         requests::{RequestContext, RequestKind, Subject},
         result_reservations::Reservation,
@@ -84,7 +84,7 @@ impl Node {
             Err(error) => return Some(Err(error)),
         };
         let key = ReduceId { node: self.world.me(), serial: self.world.next_serial() };
-        let (now, forced) = (self.world.now(), self.world.config().degree);
+        let (now, forced_degree) = (self.world.now(), self.world.config().degree);
         let (reduce, steps) = Reduce::new(
             self.world.me(),
             key,
@@ -94,7 +94,7 @@ impl Node {
             count,
             now,
             context.deadline,
-            forced,
+            forced_degree,
         );
         let terms = Terms::new(ttl_ns, self.client_leases.job(context.client));
         let starter = Starter { client: context.client, request: context.request };
@@ -185,9 +185,9 @@ impl Node {
             self.range_found(from, id, found);
         }
         if found.is_some_and(|found| found.complete) {
-            self.several_settled(id);
+            self.wait_settled(id);
         } else {
-            self.several_absent(id);
+            self.wait_absent(id);
         }
     }
 
@@ -277,7 +277,7 @@ impl Node {
         }
         // The inputs wait together with the result: if a client deletes them meanwhile, they are still folded. They may
         // go to disk meanwhile, since pins could keep the result from getting capacity.
-        local.iter().for_each(|input| self.copies.reserve_pin(*input));
+        local.iter().for_each(|input| self.copies.expect_reader(*input));
         self.worker.begin_to_wait(FoldKey::result(key, epoch), local.clone());
         let instance = self.world.next_instance();
         self.await_result(instance, key, local, children);
@@ -310,7 +310,8 @@ impl Node {
     pub(super) fn result_in_memory(&mut self, instance: Instance) {
         let Some(copy) = self.copies.get(instance) else { return };
         let (id, size) = (copy.id.clone(), copy.meta.size);
-        let Some(Target { key, local, children, .. }) = self.coordinator.take_target(&id, instance)
+        let Some(AwaitedResult { key, local, children, .. }) =
+            self.coordinator.take_awaited_result(&id, instance)
         else {
             return;
         };
@@ -348,7 +349,7 @@ impl Node {
     /// An inline result, which is complete, has capacity.
     pub(super) fn small_result_in_room(&mut self, instance: Instance) {
         let Some(id) = self.copies.id_of(instance).cloned() else { return };
-        let Some(target) = self.coordinator.take_target(&id, instance) else { return };
+        let Some(target) = self.coordinator.take_awaited_result(&id, instance) else { return };
         self.reveal(instance);
         self.announce(instance);
         self.finish_reduce(target.key.reduce, instance);

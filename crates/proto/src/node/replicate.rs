@@ -34,7 +34,7 @@ impl Node {
         may_wait: bool,
     ) {
         let replica = IncomingReplica { requester, instance, may_wait };
-        let is_aborted = self.copies.get(instance).is_some_and(|copy| copy.doomed);
+        let is_doomed = self.copies.get(instance).is_some_and(|copy| copy.doomed);
         // A copy of another instance does not count, and prevents the transfer of this one.
         let is_other = self.copies.current(&id).is_some_and(|current| current != instance);
         let is_full = self.hosted_replicas.incoming() >= INCOMING_REPLICAS_MAX;
@@ -42,7 +42,7 @@ impl Node {
             self.world
                 .limit_reached(LimitSubject::Member(requester), limit_name!(INCOMING_REPLICAS_MAX));
         }
-        if self.leaving.has_begun() || is_aborted || is_other || is_full {
+        if self.leaving.has_begun() || is_doomed || is_other || is_full {
             return replica.answer(&id, false, &mut self.world);
         }
         if let Some(copy) = self.copies.get(instance) {
@@ -104,15 +104,15 @@ impl Node {
         self.hosted_replicas.resize(instance, bytes);
     }
 
-    fn host(&mut self, replica: IncomingReplica, was_primary: bool) {
+    fn host(&mut self, replica: IncomingReplica, was_pinned: bool) {
         let bytes = self.copies.get(replica.instance).map_or(0, Copy::cost);
-        self.hosted_replicas.host(replica, was_primary, bytes);
+        self.hosted_replicas.host(replica, was_pinned, bytes);
     }
 
     /// Pins a complete copy for another node.
     fn replica_stored(&mut self, id: &ObjectId, replica: IncomingReplica) {
-        if let Some(was_primary) = self.copies.set_primary(replica.instance, true) {
-            self.host(replica, was_primary);
+        if let Some(was_pinned) = self.copies.set_pinned(replica.instance, true) {
+            self.host(replica, was_pinned);
         }
         self.announce(replica.instance);
         replica.answer(id, true, &mut self.world);
@@ -181,7 +181,7 @@ impl Node {
         if !self.hosted_replicas.release(requester, instance) || self.replicas.contains(instance) {
             return;
         }
-        if self.copies.set_primary(instance, false).is_some() {
+        if self.copies.set_pinned(instance, false).is_some() {
             self.announce(instance);
             self.copies.leave_disk(instance, &mut self.world);
         }
@@ -206,7 +206,7 @@ impl Node {
     ) -> Option<Result<Reply, Error>> {
         let current = self.copies.current(&id);
         let copy = current.and_then(|instance| Some((instance, self.copies.get(instance)?)));
-        let primary = copy.filter(|(_, copy)| copy.primary && copy.is_complete());
+        let primary = copy.filter(|(_, copy)| copy.pinned && copy.is_complete());
         let Some(primary) = primary else {
             let error = if current.is_some() {
                 let said =

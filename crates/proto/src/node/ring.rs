@@ -109,7 +109,7 @@ impl Node {
                 return false;
             }
             // Pinned, so that an input deleted before its last fold is folded anyway.
-            order.inputs(rank).iter().for_each(|input| self.copies.pin(*input));
+            order.inputs(rank).iter().for_each(|input| self.copies.add_reader(*input));
         }
         self.ring_results.begin(order, rank);
         self.fold_on(instance);
@@ -188,7 +188,7 @@ impl Node {
     fn end_parts(&mut self, instance: Instance) -> Option<RingOrder> {
         let RingResult { order, rank, is_all_here, .. } = self.ring_results.end(instance)?;
         if let Some(rank) = rank {
-            order.inputs(rank).iter().for_each(|input| self.unpin(*input));
+            order.inputs(rank).iter().for_each(|input| self.remove_reader(*input));
         }
         for key in self.worker.of(order.reduce, order.epoch) {
             self.stop_fold(key);
@@ -200,8 +200,8 @@ impl Node {
     }
 
     /// All parts of a result have arrived. Returns whether the copy may be served already.
-    fn parts_here(&mut self, instance: Instance) -> bool {
-        match self.ring_results.all_here(instance) {
+    fn ring_parts_received(&mut self, instance: Instance) -> bool {
+        match self.ring_results.all_parts_received(instance) {
             None => true,
             Some(true) => {
                 self.end_parts(instance);
@@ -263,10 +263,10 @@ impl Node {
 
     /// All missing parts of a copy have arrived. If it is the coordinator's copy, the result is complete. Returns
     /// whether nothing is left to do.
-    pub(super) fn parts_complete(&mut self, instance: Instance) -> bool {
+    pub(super) fn ring_received(&mut self, instance: Instance) -> bool {
         let is_result = self.copies.get(instance).is_some_and(|copy| copy.state == State::Folding);
         if !is_result {
-            return !self.parts_here(instance);
+            return !self.ring_parts_received(instance);
         }
         if let Some(order) = self.end_parts(instance) {
             self.result_complete(order.reduce);

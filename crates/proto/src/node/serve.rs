@@ -47,8 +47,8 @@ impl Node {
             Some(copy) => {
                 let is_made_here = matches!(copy.state, State::Filling(_) | State::Complete);
                 let relayed =
-                    !(copy.primary && is_made_here && self.coordinator.folded(&copy.id).is_none());
-                self.copies.pin(instance);
+                    !(copy.pinned && is_made_here && self.coordinator.folded(&copy.id).is_none());
+                self.copies.add_reader(instance);
                 self.readers.begin_serve(serve, instance);
                 self.world.act(Action::Serve { serve, instance, relayed });
             }
@@ -64,7 +64,7 @@ impl Node {
             }
             return;
         };
-        self.unpin(instance);
+        self.remove_reader(instance);
         if let Some(id) = self.copies.get(instance).map(|copy| copy.id.clone()) {
             // The receiver may have been the only one that still waited for the rest.
             self.end_if_unwanted(&id);

@@ -100,7 +100,7 @@ impl Node {
                 State::Flowing(Some(source)) => format!("it is arriving from node {source}"),
                 State::Flowing(None) => "its source failed and no other is known yet".to_string(),
                 State::Folding => "a reduce is still folding it".to_string(),
-                State::Complete => match copy.place {
+                State::Complete => match copy.residency {
                     Residency::Memory => "it is here".to_string(),
                     Residency::Disk => "it is on the disk of this node".to_string(),
                     Residency::Pending | Residency::Restoring => {
@@ -177,8 +177,8 @@ impl Node {
                 instance,
                 meta: copy.meta.clone(),
                 state: copy.state_name().to_string(),
-                primary: copy.primary,
-                pins: copy.pins,
+                pinned: copy.pinned,
+                readers: copy.readers,
                 lifetime: copy.lifetime(self.world.now()),
             })
         };

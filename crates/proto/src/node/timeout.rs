@@ -45,16 +45,16 @@ impl Node {
     }
 
     /// An owner reported that an object does not exist.
-    pub(super) fn several_absent(&mut self, id: &ObjectId) {
-        for request in self.requests.several_absent(id, &self.watches) {
+    pub(super) fn wait_absent(&mut self, id: &ObjectId) {
+        for request in self.requests.wait_absent(id, &self.watches) {
             self.time_out(request);
         }
     }
 
     /// An object is complete, or can no longer appear.
-    pub(super) fn several_settled(&mut self, id: &ObjectId) {
+    pub(super) fn wait_settled(&mut self, id: &ObjectId) {
         let Self { requests, watches, world, .. } = self;
-        for request in requests.several_settled(id, watches, world) {
+        for request in requests.wait_settled(id, watches, world) {
             self.time_out(request);
         }
     }
@@ -87,7 +87,11 @@ impl Node {
             }
             RequestKind::Replicas(id, instance) => {
                 let mut state = self.replicas.state(*instance);
-                if self.copies.get(*instance).is_some_and(|copy| copy.place != Residency::Memory) {
+                if self
+                    .copies
+                    .get(*instance)
+                    .is_some_and(|copy| copy.residency != Residency::Memory)
+                {
                     let me = self.world.me();
                     state += &format!(
                         "; the pinned copy is on the disk of node {me}, which needs free memory to read it back"
@@ -192,7 +196,7 @@ impl Node {
             self.time_out(request);
         }
         for (instance, count) in self.readers.end_all(client) {
-            (0..count).for_each(|_| self.unpin(instance));
+            (0..count).for_each(|_| self.remove_reader(instance));
         }
         for instance in self.pending_puts.of_client(client) {
             let _ = self.abort(client, instance);
@@ -204,7 +208,7 @@ impl Node {
 
     pub(super) fn client_forked(&mut self, client: ClientId, child: ClientId) {
         for instance in self.readers.inherit(client, child) {
-            self.copies.pin(instance);
+            self.copies.add_reader(instance);
         }
     }
 }

@@ -72,7 +72,7 @@ pub struct Reduce {
     pub(super) count: usize,
     pub(super) asked_at: Instant,
     pub(super) deadline: Option<Instant>,
-    pub(super) forced: Option<Degree>,
+    pub(super) forced_degree: Option<Degree>,
     pub(super) inputs: BTreeMap<ObjectId, Input>,
     /// Number of `inputs` about which no owner has reported.
     pub(super) unanswered: usize,
@@ -128,7 +128,7 @@ impl Reduce {
         count: usize,
         asked_at: Instant,
         deadline: Option<Instant>,
-        forced: Option<Degree>,
+        forced_degree: Option<Degree>,
     ) -> (Self, Vec<Step>) {
         let steps = inputs.iter().cloned().map(Step::Watch).collect();
         let inputs: BTreeMap<ObjectId, Input> =
@@ -143,7 +143,7 @@ impl Reduce {
             count,
             asked_at,
             deadline,
-            forced,
+            forced_degree,
             unanswered: inputs.len(),
             inputs,
             gone: 0,

@@ -98,7 +98,7 @@ impl Reduce {
     /// most names.
     fn may_use_ring(&self) -> bool {
         let is_minted = self.result.minter() == Some(self.me);
-        let is_first = self.forced.is_none() && self.epoch == 0;
+        let is_first = self.forced_degree.is_none() && self.epoch == 0;
         is_minted && is_first && self.count <= ring::INPUTS_MAX
     }
 
@@ -180,7 +180,7 @@ impl Reduce {
         self.choose();
         let positions = (groups.len() + self.count - batch) as u32;
         let (chosen, reason) = choose_degree(positions, size, link);
-        let degree = self.forced.unwrap_or(chosen);
+        let degree = self.forced_degree.unwrap_or(chosen);
         steps.push(Step::DegreeChosen(degree, reason));
         let mut tree = Tree::new(Shape { degree, positions });
         for Contributor { node, inputs } in groups {

@@ -66,6 +66,6 @@ pub struct PlanContext<'a> {
 
 impl fmt::Debug for PlanContext<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Around").field("link", &self.link).finish_non_exhaustive()
+        f.debug_struct("PlanContext").field("link", &self.link).finish_non_exhaustive()
     }
 }

@@ -64,12 +64,13 @@ fn small(number: usize, size: u64) -> Found {
 }
 
 /// A reduce of the first `count` of `inputs`, called at 1 s with a deadline at 5 s.
-fn reduce(inputs: usize, count: usize, forced: Option<Degree>) -> Reduce {
+fn reduce(inputs: usize, count: usize, forced_degree: Option<Degree>) -> Reduce {
     let ids: Vec<ObjectId> = (0..inputs).map(input).collect();
     let key = ReduceId { node: ME, serial: 2 };
     let result = ObjectId::Minted { node: ME, serial: 1 };
     let (at, until) = (Instant(1_000_000_000), Some(Instant(5_000_000_000)));
-    let (reduce, steps) = Reduce::new(ME, key, result, Op::Sum, &ids, count, at, until, forced);
+    let (reduce, steps) =
+        Reduce::new(ME, key, result, Op::Sum, &ids, count, at, until, forced_degree);
     assert_eq!(steps, ids.into_iter().map(Step::Watch).collect::<Vec<_>>());
     reduce
 }
@@ -218,7 +219,7 @@ fn inputs_that_are_there_share_the_position_of_their_node() {
 
 #[test]
 fn a_chain_leaves_another_rack_once() {
-    let mut reduce = Reduce { forced: Some(Degree::Chain), ..reduce(8, 8, None) };
+    let mut reduce = Reduce { forced_degree: Some(Degree::Chain), ..reduce(8, 8, None) };
     let steps: Vec<Step> = (0..8)
         .flat_map(|number| reduce.hears(number, Some(large(number, NodeId(2 + number as u64)))))
         .collect();

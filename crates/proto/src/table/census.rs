@@ -35,7 +35,7 @@ impl Copy {
             State::Filling(_) => 0,
             State::Flowing(_) => 1,
             State::Folding => 2,
-            State::Complete => match self.place {
+            State::Complete => match self.residency {
                 Residency::Memory => 3,
                 Residency::Disk => 4,
                 Residency::Pending | Residency::Restoring => RETURNING,
@@ -44,7 +44,7 @@ impl Copy {
     }
 
     pub(super) const fn counted(&self) -> Counted {
-        Counted { state: self.state_number(), bytes: self.meta.size, pinned: self.primary }
+        Counted { state: self.state_number(), bytes: self.meta.size, pinned: self.pinned }
     }
 }
 

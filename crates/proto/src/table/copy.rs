@@ -31,15 +31,15 @@ pub struct Copy {
     /// Its progress.
     pub state: State,
     /// Whether the copy is pinned until the object is deleted: put, reduced or adopted on this node.
-    pub primary: bool,
+    pub pinned: bool,
     /// Readers, transfers and folds that use it.
-    pub pins: u32,
+    pub readers: u32,
     /// Folds that will use it and still wait for capacity. Until then it may go to disk.
-    pub holds: u32,
+    pub expected_readers: u32,
     /// Deleted or replaced: no new reader, transfer or fold may use it.
     pub doomed: bool,
     /// Where its bytes are.
-    pub place: Residency,
+    pub residency: Residency,
     /// Whether its bytes are in a file.
     pub file_state: FileState,
     /// An earlier node left it in a file. An object put under its name since then takes precedence.
@@ -117,7 +117,7 @@ impl Copy {
 
     /// Whether it has memory, so that it can be read while it grows.
     pub fn has_memory(&self) -> bool {
-        matches!(self.place, Residency::Memory | Residency::Restoring)
+        matches!(self.residency, Residency::Memory | Residency::Restoring)
     }
 
     /// The remaining lifetime, for another node.
@@ -127,22 +127,22 @@ impl Copy {
 
     /// Whether it is complete and in memory.
     pub fn is_readable(&self) -> bool {
-        self.is_complete() && self.place == Residency::Memory
+        self.is_complete() && self.residency == Residency::Memory
     }
 
     /// Whether a reader, a transfer or a fold uses it or will use it.
     pub fn is_used(&self) -> bool {
-        self.pins > 0 || self.holds > 0
+        self.readers > 0 || self.expected_readers > 0
     }
 
     /// Whether it waits for memory or is being filled.
     pub fn is_growing(&self) -> bool {
-        !self.is_complete() || matches!(self.place, Residency::Pending | Residency::Restoring)
+        !self.is_complete() || matches!(self.residency, Residency::Pending | Residency::Restoring)
     }
 
     /// Its cost against the capacity. A copy that is on disk only counts against the spill limit instead.
     pub fn cost(&self) -> u64 {
-        match self.place {
+        match self.residency {
             Residency::Disk => 0,
             Residency::Pending | Residency::Memory | Residency::Restoring => self.bytes(),
         }

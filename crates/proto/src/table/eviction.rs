@@ -37,7 +37,7 @@ pub(super) enum EvictionRank {
 impl Evictable {
     pub(super) fn insert(&mut self, instance: Instance, copy: &Copy) {
         let cost = copy.cost();
-        match copy.turn() {
+        match copy.eviction_rank() {
             EvictionRank::Evictable(turn) => {
                 self.by_last_use.insert(turn, instance);
                 self.bytes += cost;
@@ -86,13 +86,13 @@ impl Evictable {
 
 impl Copy {
     /// Whether the copy may leave memory, and its rank.
-    pub(super) fn turn(&self) -> EvictionRank {
-        let is_read = self.pins > 0 && !mutants::is_active(Mutant::EvictsCopiesInUse);
+    pub(super) fn eviction_rank(&self) -> EvictionRank {
+        let is_read = self.readers > 0 && !mutants::is_active(Mutant::EvictsCopiesInUse);
         if !self.is_readable() || is_read {
             return EvictionRank::Held;
         }
-        match (self.primary, self.file_state) {
-            (false, _) if self.holds > 0 => EvictionRank::Held,
+        match (self.pinned, self.file_state) {
+            (false, _) if self.expected_readers > 0 => EvictionRank::Held,
             (false, _) => EvictionRank::Evictable(self.last_use),
             // Inline bytes stay in memory: they are few.
             (true, _) if self.inline.is_some() || self.doomed => EvictionRank::Held,

@@ -5,15 +5,12 @@
 use alloc::vec::Vec;
 use core::ops::Bound;
 
-use super::Table;
+use super::{CopyKey, Table};
 use crate::{
-    id::{Instance, NodeId, ObjectId},
+    id::{Instance, NodeId},
     limits::{LISTED_MAX, LOOKED_AT_MAX},
     prefix::RefPrefix,
 };
-
-/// A copy in a listing: its object and its instance.
-pub type CopyKey = (ObjectId, Instance);
 
 impl Table {
     /// Copies whose refs begin with `prefix`, sorted by id and instance, starting after `after`. At most [`LISTED_MAX`]

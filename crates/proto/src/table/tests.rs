@@ -16,9 +16,9 @@ fn id(serial: u64) -> ObjectId {
 fn table_with_three_copies() -> Table {
     let mut table = Table::new(4 * (1000 + COPY_OVERHEAD_BYTES));
     for serial in 0..3 {
-        let primary = serial == 0;
+        let pinned = serial == 0;
         let meta = Meta::bytes(1000);
-        table.insert(instance(serial), id(serial), meta, None, State::Complete, primary);
+        table.insert(instance(serial), id(serial), meta, None, State::Complete, pinned);
         table.reveal(instance(serial));
     }
     table
@@ -27,8 +27,8 @@ fn table_with_three_copies() -> Table {
 #[test]
 fn the_least_recently_used_copy_goes_first_and_an_original_never() {
     let mut table = table_with_three_copies();
-    table.pin(instance(1));
-    table.unpin(instance(1));
+    table.add_reader(instance(1));
+    table.remove_reader(instance(1));
     let evicted = table.make_room(2000).unwrap().evicted;
     assert_eq!(evicted.len(), 1);
     assert_eq!(evicted[0].instance, instance(2));
@@ -42,14 +42,14 @@ fn a_copied_object_is_evicted_first() {
     table.insert(instance(3), id(3), Meta::bytes(1000), None, State::Complete, false);
     let copied = |table: &mut Table, serial| {
         table.pass_over(instance(serial));
-        table.unpin(instance(serial));
+        table.remove_reader(instance(serial));
     };
     // Another client reads the second too, and the last is read again.
-    [2, 2, 3, 1].iter().for_each(|serial| table.pin(instance(*serial)));
+    [2, 2, 3, 1].iter().for_each(|serial| table.add_reader(instance(*serial)));
     [2, 3, 1].iter().for_each(|serial| copied(&mut table, *serial));
-    table.unpin(instance(2));
-    table.pin(instance(3));
-    table.unpin(instance(3));
+    table.remove_reader(instance(2));
+    table.add_reader(instance(3));
+    table.remove_reader(instance(3));
     let gone: Vec<_> =
         (0..3).flat_map(|_| table.shed(1).evicted).map(|gone| gone.instance).collect();
     assert_eq!(gone, [1, 2, 3].map(instance));
@@ -70,7 +70,7 @@ fn the_largest_pinned_copies_are_named_with_their_reason() {
         let meta = Meta::bytes(1000 * serial);
         table.insert(instance(serial), id(serial), meta, None, State::Complete, serial % 2 == 1);
     }
-    table.pin(instance(4));
+    table.add_reader(instance(4));
     table.set_state(instance(3), State::Folding);
     let named = [
         format!("{} of 5000 bytes (pinned until it is deleted)", id(5)),
@@ -83,12 +83,12 @@ fn the_largest_pinned_copies_are_named_with_their_reason() {
 #[test]
 fn a_pinned_copy_outlives_its_deletion_until_the_last_reader_is_gone() {
     let mut table = table_with_three_copies();
-    table.pin(instance(0));
-    table.pin(instance(0));
+    table.add_reader(instance(0));
+    table.add_reader(instance(0));
     assert_eq!(table.doom(instance(0)), None);
     assert_eq!(table.current(&id(0)), None, "no new reader finds it");
-    assert_eq!(table.unpin(instance(0)), None);
-    assert_eq!(table.unpin(instance(0)).map(|removed| removed.instance), Some(instance(0)));
+    assert_eq!(table.remove_reader(instance(0)), None);
+    assert_eq!(table.remove_reader(instance(0)).map(|removed| removed.instance), Some(instance(0)));
 }
 
 #[test]
@@ -107,10 +107,10 @@ fn the_eviction_index_matches_a_scan_of_all_copies() {
             0 | 1 => {
                 let size = dice(4000);
                 if table.make_room(size).is_some() {
-                    let (state, primary) = (State::Folding, dice(3) == 0);
+                    let (state, pinned) = (State::Folding, dice(3) == 0);
                     let (id, meta) = (id(serial), Meta::bytes(size));
                     if table.get(which).is_none() {
-                        table.insert(which, id, meta, None, state, primary);
+                        table.insert(which, id, meta, None, state, pinned);
                     }
                 }
             }
@@ -118,19 +118,19 @@ fn the_eviction_index_matches_a_scan_of_all_copies() {
                 table.set_residency(which, Residency::Memory);
                 table.set_state(which, State::Complete);
             }
-            3 => drop(table.set_primary(which, dice(2) == 0)),
-            4 => table.pin(which),
+            3 => drop(table.set_pinned(which, dice(2) == 0)),
+            4 => table.add_reader(which),
             5 => {
-                table.pin(which);
+                table.add_reader(which);
                 table.pass_over(which);
             }
-            6 if table.get(which).is_some_and(|copy| copy.pins > 0) => {
-                table.unpin(which);
+            6 if table.get(which).is_some_and(|copy| copy.readers > 0) => {
+                table.remove_reader(which);
             }
             7 if dice(4) == 0 => drop(table.doom(which)),
             _ => {}
         }
-        let may_go = |copy: &&Copy| copy.is_complete() && !copy.primary && copy.pins == 0;
+        let may_go = |copy: &&Copy| copy.is_complete() && !copy.pinned && copy.readers == 0;
         let (mut bytes, mut first) = (0, None);
         for (instance, copy) in table.iter().filter(|(_, copy)| may_go(copy)) {
             bytes += copy.cost();
@@ -184,7 +184,7 @@ fn pages_list_every_copy_below_a_prefix_once_and_in_order() {
     ["a", "b/1", "@0000000000000001.5"].iter().enumerate().for_each(|(at, text)| {
         insert(9000 + at as u64, text, true);
     });
-    table.pin(instance(7000));
+    table.add_reader(instance(7000));
     table.doom(instance(7000));
     table.doom(instance(7001));
     expected.retain(|(_, gone)| *gone != instance(7001));
@@ -206,7 +206,7 @@ fn pages_list_every_copy_below_a_prefix_once_and_in_order() {
     assert_eq!(table.page("a/", Some(&last)), (Vec::new(), None));
     // Copies that no longer exist cost nothing.
     expected.iter().for_each(|(_, instance)| drop(table.doom(*instance)));
-    table.unpin(instance(7000));
+    table.remove_reader(instance(7000));
     assert!(table.others.is_empty() && table.current.is_empty());
 }
 
@@ -239,10 +239,10 @@ proptest! {
                     ];
                     table.set_residency(instance, places[usize::from(value)]);
                 }
-                4 => drop(table.set_primary(instance, value > 1)),
-                5 => table.pin(instance),
-                6 if table.get(instance).is_some_and(|copy| copy.pins > 0) => {
-                    table.unpin(instance);
+                4 => drop(table.set_pinned(instance, value > 1)),
+                5 => table.add_reader(instance),
+                6 if table.get(instance).is_some_and(|copy| copy.readers > 0) => {
+                    table.remove_reader(instance);
                 }
                 7 => drop(table.doom(instance)),
                 8 => drop(table.shed(1000 * u64::from(value))),

@@ -277,9 +277,9 @@ impl Choices<'_> {
             ]),
             2..=4 => Message::Swim(self.rumour()),
             5..=9 => {
-                let (primary, claim, progress) = (self.flag(), self.flag(), self.progress(&meta));
+                let (pinned, claim, progress) = (self.flag(), self.flag(), self.progress(&meta));
                 let lifetime = None;
-                let announce = Announce { id, instance, meta, primary, progress, claim, lifetime };
+                let announce = Announce { id, instance, meta, pinned, progress, claim, lifetime };
                 match claim && self.flag() {
                     true => Message::ClaimAtBackup(announce),
                     false => Message::Announce(announce),

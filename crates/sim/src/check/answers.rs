@@ -308,7 +308,7 @@ impl World {
         let table = self.hosts[&node].node.table();
         let id = self.users.objects[object].id.as_ref();
         let copy = id.and_then(|id| table.get(table.current(id)?));
-        copy.is_some_and(|copy| copy.place != Residency::Memory)
+        copy.is_some_and(|copy| copy.residency != Residency::Memory)
     }
 
     /// Whether what happened to an object, or to its inputs, explains an error.

@@ -115,7 +115,7 @@ impl World {
                     let holder = self.hosts[&existing[id][0]].node.table();
                     let copy = holder.current(id).and_then(|instance| holder.get(instance));
                     let size = copy.map_or(0, |copy| copy.meta.size) + 4096;
-                    let can_be_sent = copy.is_none_or(|copy| copy.place == Residency::Memory);
+                    let can_be_sent = copy.is_none_or(|copy| copy.residency == Residency::Memory);
                     if has_room(table, size, self.plan.disk)
                         && (can_be_sent || has_room(holder, size, self.plan.disk))
                     {

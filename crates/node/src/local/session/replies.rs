@@ -120,7 +120,7 @@ impl Session {
         let extent = stored.slot.extent();
         let (descriptor, extent_len) =
             self.programs.store.arena.descriptor(extent, self.writer())?;
-        let has_descriptor = lock(&self.known).insert(extent);
+        let has_descriptor = lock(&self.sent_extents).insert(extent);
         let (offset, len) = (stored.slot.offset(), stored.slot.len());
         let region = Region { extent: extent.0, extent_len, offset, len, has_descriptor };
         Some((region, has_descriptor.then_some(descriptor as Descriptor)))

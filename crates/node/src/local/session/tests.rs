@@ -68,22 +68,22 @@ fn descriptor_is_sent_once_and_again_after_unmapping() {
 #[test]
 fn reads_are_pinned_until_release_or_end() {
     let (node, client) = with_object();
-    let pins = || client.start_objects("", None, SOON).join().unwrap().0[0].pins;
-    let idle = pins();
+    let readers = || client.start_objects("", None, SOON).join().unwrap().0[0].readers;
+    let idle = readers();
     let mut process = RawClient::attach(&node);
     let (_, _, instance) = get(&mut process);
     get(&mut process);
-    assert_eq!(pins(), idle + 2);
+    assert_eq!(readers(), idle + 2);
     process.send(&ToNode::Notify { body: Request::Release { instance } });
     process.pause();
-    assert_eq!(pins(), idle + 1);
+    assert_eq!(readers(), idle + 1);
     // A release has no reply, even if sent as a request.
     process.ask(Request::Release { instance });
     process.pause();
-    assert_eq!(pins(), idle);
+    assert_eq!(readers(), idle);
     get(&mut process);
     drop(process);
-    eventually(|| pins() == idle);
+    eventually(|| readers() == idle);
     node.close(SOON);
 }
 

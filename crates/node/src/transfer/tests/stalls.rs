@@ -188,7 +188,7 @@ impl Liar {
     /// The instance of the only copy at the node, and its pins.
     fn row(&self) -> (Instance, u32) {
         let (rows, _) = self.node.client().start_objects("", None, None).join().unwrap();
-        (rows[0].instance, rows[0].pins)
+        (rows[0].instance, rows[0].readers)
     }
 
     fn wait_until(&self, what: impl Fn(&Self) -> bool) {

@@ -150,7 +150,7 @@ impl Copies {
 
     /// Requests capacity in memory for a copy that is only on disk.
     pub(crate) fn restore(&mut self, instance: Instance, world: &mut World) {
-        let copy = self.table.get(instance).filter(|copy| copy.place == Residency::Disk);
+        let copy = self.table.get(instance).filter(|copy| copy.residency == Residency::Disk);
         let Some(size) = copy.map(|copy| copy.meta.size) else { return };
         if !self.capacity_queue.contains(instance) {
             self.capacity_queue.push(instance, size, None);
@@ -161,7 +161,7 @@ impl Copies {
 
     pub(crate) fn admit_restore(&mut self, instance: Instance, world: &mut World) {
         self.table.set_residency(instance, Residency::Pending);
-        self.facts.push_back(CopyEvent::Resized(instance));
+        self.events.push_back(CopyEvent::Resized(instance));
         self.order_slot(instance, world);
     }
 
@@ -169,7 +169,7 @@ impl Copies {
     pub(crate) fn is_restoring(&self, instance: Instance) -> bool {
         self.table.get(instance).is_some_and(|copy| {
             copy.is_complete()
-                && (copy.place == Residency::Pending || self.capacity_queue.contains(instance))
+                && (copy.residency == Residency::Pending || self.capacity_queue.contains(instance))
         })
     }
 
@@ -179,7 +179,7 @@ impl Copies {
         if self.table.get(instance).is_some_and(|copy| copy.is_complete() && copy.is_growing()) {
             world.act(Action::FreeSlot { instance });
             self.table.set_residency(instance, Residency::Disk);
-            self.facts.push_back(CopyEvent::Resized(instance));
+            self.events.push_back(CopyEvent::Resized(instance));
             self.settled(instance, world);
             self.freed(world);
         }
@@ -188,7 +188,7 @@ impl Copies {
     /// Records that a copy is completely in memory again. Returns false if that was known.
     pub(crate) fn unspilled(&mut self, instance: Instance, world: &mut World) -> bool {
         let is_news =
-            self.table.get(instance).is_some_and(|copy| copy.place == Residency::Restoring);
+            self.table.get(instance).is_some_and(|copy| copy.residency == Residency::Restoring);
         if !is_news {
             return false;
         }
@@ -212,7 +212,7 @@ impl Copies {
         let copy = self.table.get(instance).filter(|copy| copy.file_state == FileState::Written);
         let copy = copy.filter(|copy| !copy.doomed)?;
         let id = copy.id.clone();
-        if copy.place == Residency::Memory {
+        if copy.residency == Residency::Memory {
             // It has come back since a fold began to read the file.
             self.drop_file(instance, world);
             return None;
@@ -244,7 +244,7 @@ impl Copies {
             self.evict(Evictions { evicted: vec![removed], spilled: Vec::new() }, world);
             // It may have been about to come back.
             self.capacity_queue.remove(instance);
-            self.facts.push_back(CopyEvent::Removed(id));
+            self.events.push_back(CopyEvent::Removed(id));
         }
     }
 }

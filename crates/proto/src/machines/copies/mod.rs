@@ -5,7 +5,7 @@
 //!                                                               |    ^
 //!                                         written, then only on disk |
 //!                                                               |    |
-//!                                      want_back --> capacity --> memory, read from its file
+//!                                        restore --> capacity --> memory, read from its file
 //! ```
 //! [`crate::table`] has the capacity accounts and the order of eviction. Copies wait for capacity in [`capacity_queue`], and
 //! for memory in [`memory_queue`]; [`spill_files`] and [`disk`] spill them. Consequences for other machines are [`CopyEvent`]s,
@@ -40,7 +40,7 @@ pub(crate) struct Copies {
     capacity_queue: CapacityQueue,
     memory_queue: MemoryQueue,
     spill_files: SpillFiles,
-    facts: VecDeque<CopyEvent>,
+    events: VecDeque<CopyEvent>,
     /// Whether waiting copies may fit since they were last checked.
     has_changed: bool,
 }
@@ -68,7 +68,7 @@ impl Copies {
             capacity_queue: CapacityQueue::default(),
             memory_queue: MemoryQueue::default(),
             spill_files: SpillFiles::default(),
-            facts: VecDeque::new(),
+            events: VecDeque::new(),
             has_changed: false,
         }
     }
@@ -126,7 +126,7 @@ impl Copies {
     }
 
     pub(crate) fn next_event(&mut self) -> Option<CopyEvent> {
-        self.facts.pop_front()
+        self.events.pop_front()
     }
 
     /// Admits a copy, at once or when there is capacity; a [`CopyEvent`] reports it.
@@ -193,10 +193,10 @@ impl Copies {
         let is_filled = matches!(pending.state, State::Filling(_));
         self.insert(instance, pending);
         if is_filled {
-            self.table.pin(instance);
+            self.table.add_reader(instance);
         }
         self.order_slot(instance, world);
-        self.facts.push_back(CopyEvent::Admitted { instance, has_waited });
+        self.events.push_back(CopyEvent::Admitted { instance, has_waited });
     }
 
     /// Adds a copy for which there is capacity. It is pinned unless it comes from another node.
@@ -213,7 +213,7 @@ impl Copies {
     fn evict(&mut self, Evictions { evicted, spilled }: Evictions, world: &mut World) {
         for instance in spilled {
             world.act(Action::FreeSlot { instance });
-            self.facts.push_back(CopyEvent::Resized(instance));
+            self.events.push_back(CopyEvent::Resized(instance));
         }
         if evicted.is_empty() {
             return;
@@ -259,9 +259,9 @@ impl Copies {
 
     /// Sets whether a copy is pinned until its deletion. Returns whether it was before, `None` if there is no such
     /// copy.
-    pub(crate) fn set_primary(&mut self, instance: Instance, primary: bool) -> Option<bool> {
+    pub(crate) fn set_pinned(&mut self, instance: Instance, pinned: bool) -> Option<bool> {
         self.has_changed = true;
-        self.table.set_primary(instance, primary)
+        self.table.set_pinned(instance, pinned)
     }
 
     pub(crate) fn add_terms(&mut self, instance: Instance, added: &Terms) {
@@ -276,23 +276,23 @@ impl Copies {
         self.table.reveal(instance);
     }
 
-    pub(crate) fn pin(&mut self, instance: Instance) {
-        self.table.pin(instance);
+    pub(crate) fn add_reader(&mut self, instance: Instance) {
+        self.table.add_reader(instance);
     }
 
-    pub(crate) fn reserve_pin(&mut self, instance: Instance) {
-        self.table.reserve_pin(instance);
+    pub(crate) fn expect_reader(&mut self, instance: Instance) {
+        self.table.expect_reader(instance);
     }
 
     pub(crate) fn pass_over(&mut self, instance: Instance) {
         self.table.pass_over(instance);
     }
 
-    pub(crate) fn unpin(&mut self, instance: Instance, world: &mut World) {
+    pub(crate) fn remove_reader(&mut self, instance: Instance, world: &mut World) {
         if self.table.get(instance).is_none() {
             return;
         }
-        match self.table.unpin(instance) {
+        match self.table.remove_reader(instance) {
             Some(removed) => self.removed(&removed, world),
             // An unpinned copy may be evicted for an object that waits for capacity.
             None if mutants::is_active(Mutant::NeverAdmitsWaiting) => {}
@@ -301,11 +301,11 @@ impl Copies {
     }
 
     /// Releases a copy that was held in order to be pinned later.
-    pub(crate) fn cancel_pin(&mut self, instance: Instance, world: &mut World) {
+    pub(crate) fn unexpect_reader(&mut self, instance: Instance, world: &mut World) {
         if self.table.get(instance).is_none() {
             return;
         }
-        match self.table.cancel_pin(instance) {
+        match self.table.unexpect_reader(instance) {
             Some(removed) => self.removed(&removed, world),
             None => self.let_go(instance, world),
         }
@@ -313,8 +313,8 @@ impl Copies {
 
     /// Pins a copy that was held; it stays protected throughout.
     pub(crate) fn pin_reserved(&mut self, instance: Instance) {
-        self.table.pin(instance);
-        self.table.cancel_pin(instance);
+        self.table.add_reader(instance);
+        self.table.unexpect_reader(instance);
     }
 
     fn let_go(&mut self, instance: Instance, world: &mut World) {
@@ -354,12 +354,12 @@ impl Copies {
     /// Handles that memory is available for a copy. Returns its state, unless the copy was removed meanwhile.
     pub(crate) fn slot_ready(&mut self, instance: Instance, world: &mut World) -> Option<State> {
         self.settled(instance, world);
-        let copy = self.table.get(instance).filter(|copy| copy.place != Residency::Disk);
+        let copy = self.table.get(instance).filter(|copy| copy.residency != Residency::Disk);
         let Some(copy) = copy else {
             world.act(Action::FreeSlot { instance });
             return None;
         };
-        if copy.place != Residency::Pending || copy.is_given_up() {
+        if copy.residency != Residency::Pending || copy.is_given_up() {
             return None;
         }
         let state = copy.state;
@@ -404,7 +404,7 @@ impl Copies {
     /// A copy that waits for its memory.
     fn awaited(&self, instance: Instance) -> Option<&Copy> {
         let copy = self.table.get(instance)?;
-        (copy.place == Residency::Pending && !copy.is_given_up()).then_some(copy)
+        (copy.residency == Residency::Pending && !copy.is_given_up()).then_some(copy)
     }
 
     /// Gives a copy new memory, because its content turned out to be corrupt.
@@ -434,7 +434,7 @@ impl Copies {
     /// Orders the memory of a copy from the shell. Returns false if the copy needs none.
     fn order_slot(&self, instance: Instance, world: &mut World) -> bool {
         let copy = self.table.get(instance);
-        let Some(copy) = copy.filter(|copy| copy.place == Residency::Pending && !copy.doomed)
+        let Some(copy) = copy.filter(|copy| copy.residency == Residency::Pending && !copy.doomed)
         else {
             return false;
         };

@@ -67,7 +67,7 @@ impl Requests {
 
     /// Handles the reply that an object has not come. Returns the requests that only waited for that reply.
     #[must_use]
-    pub(crate) fn several_absent(&mut self, id: &ObjectId, watches: &Watches) -> Vec<RequestId> {
+    pub(crate) fn wait_absent(&mut self, id: &ObjectId, watches: &Watches) -> Vec<RequestId> {
         let is_over = |request: &RequestId| {
             self.several(*request).is_some_and(|waited| waited.answered(id) && waited.is_answered())
                 && self.is_late(*request)
@@ -78,7 +78,7 @@ impl Requests {
     /// Handles that an object has come, or cannot come any more. Returns the requests that only waited for a reply of
     /// an owner.
     #[must_use]
-    pub(crate) fn several_settled(
+    pub(crate) fn wait_settled(
         &mut self,
         id: &ObjectId,
         watches: &mut Watches,

@@ -478,7 +478,7 @@ fn a_large_object_comes_to_its_reader_and_is_pinned_until_its_release() {
     let request = cluster.get(2, &id);
     let instance = got(cluster.reply(request));
     assert_eq!(cluster.done, [format!("n1 sends {instance} to n2")]);
-    let pins = |cluster: &Cluster| cluster.nodes[&NodeId(2)].table().get(instance).unwrap().pins;
+    let pins = |cluster: &Cluster| cluster.nodes[&NodeId(2)].table().get(instance).unwrap().readers;
     assert_eq!(pins(&cluster), 1);
     cluster.ask(2, Request::Release { instance });
     assert_eq!(pins(&cluster), 0);
@@ -675,10 +675,10 @@ fn a_leaving_node_hands_over_its_pinned_copies() {
     cluster.tell(3, Event::LeaveRequested { timeout_ns: LEAVE_TIMEOUT_NS });
     assert_eq!(cluster.done.last().map(String::as_str), Some("n3 left"));
     for id in [small, large] {
-        let primaries = cluster.nodes.values().filter(|node| {
-            node.table().iter().any(|(_, copy)| copy.id == id && copy.primary && copy.is_complete())
+        let pinned_copies = cluster.nodes.values().filter(|node| {
+            node.table().iter().any(|(_, copy)| copy.id == id && copy.pinned && copy.is_complete())
         });
-        assert_eq!(primaries.count(), 1, "one node keeps {id}");
+        assert_eq!(pinned_copies.count(), 1, "one node keeps {id}");
         for node in 1..=2 {
             let request = cluster.get(node, &id);
             got(cluster.reply(request));
@@ -901,7 +901,7 @@ fn a_client_that_dies_leaves_nothing_behind() {
     cluster.get(2, &"never".parse().unwrap());
     cluster.tell(2, Event::ClientDisconnected { client: CLIENT, process: None });
     let left =
-        cluster.nodes[&NodeId(2)].table().iter().map(|(_, copy)| (copy.id.clone(), copy.pins));
+        cluster.nodes[&NodeId(2)].table().iter().map(|(_, copy)| (copy.id.clone(), copy.readers));
     assert_eq!(left.collect::<Vec<_>>(), [(id, 0)], "a copy that may be evicted");
     cluster.assert_at_rest();
 }

@@ -48,8 +48,8 @@ fn minted(node: u64, serial: u64) -> ObjectId {
 }
 
 fn announce(id: &ObjectId, instance: Instance, meta: Meta, progress: Progress) -> Message {
-    let (id, primary, claim) = (id.clone(), true, false);
-    Message::Announce(Announce { id, instance, meta, primary, progress, claim, lifetime: None })
+    let (id, pinned, claim) = (id.clone(), true, false);
+    Message::Announce(Announce { id, instance, meta, pinned, progress, claim, lifetime: None })
 }
 
 fn ones(size: u64) -> Inline {

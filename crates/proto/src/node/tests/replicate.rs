@@ -17,10 +17,10 @@ impl Cluster {
     }
 
     /// Nodes with a pinned copy of an object.
-    fn primaries(&self, id: &ObjectId) -> Vec<u64> {
+    fn pinned_copies(&self, id: &ObjectId) -> Vec<u64> {
         let holds = |node: &&Node| {
             let copy = node.table().current(id).and_then(|instance| node.table().get(instance));
-            copy.is_some_and(|copy| copy.primary && copy.is_complete())
+            copy.is_some_and(|copy| copy.pinned && copy.is_complete())
         };
         self.nodes.values().filter(holds).map(|node| node.world.me().0).collect()
     }
@@ -29,7 +29,8 @@ impl Cluster {
 /// Number of these objects for which each other node keeps a replica for `putter`.
 fn kept(cluster: &Cluster, putter: u64, ids: &[ObjectId]) -> BTreeMap<u64, usize> {
     let mut kept: BTreeMap<u64, usize> = BTreeMap::new();
-    for keeper in ids.iter().flat_map(|id| cluster.primaries(id)).filter(|node| *node != putter) {
+    for keeper in ids.iter().flat_map(|id| cluster.pinned_copies(id)).filter(|node| *node != putter)
+    {
         *kept.entry(keeper).or_default() += 1;
     }
     kept
@@ -58,8 +59,8 @@ fn the_second_copies_of_many_putters_spread_evenly() {
         cluster.keep(putter, &id, 2);
     }
     for node in cluster.nodes.values() {
-        let primaries = node.table().iter().filter(|(_, copy)| copy.primary).count();
-        assert_eq!(primaries, 16, "8 of its own and 8 of others at {:?}", node.world.me());
+        let pinned_copies = node.table().iter().filter(|(_, copy)| copy.pinned).count();
+        assert_eq!(pinned_copies, 16, "8 of its own and 8 of others at {:?}", node.world.me());
     }
 }
 
@@ -73,7 +74,7 @@ fn replicas_move_to_nodes_with_capacity() {
     assert_eq!(kept(&cluster, 1, &ids), BTreeMap::from([(2, 2), (3, 2)]));
     let own: Vec<ObjectId> = (0..6).map(|_| cluster.put_large(2, None)).collect();
     assert_eq!(kept(&cluster, 1, &ids), BTreeMap::from([(3, 4)]));
-    assert!(own.iter().all(|id| cluster.primaries(id) == [2]));
+    assert!(own.iter().all(|id| cluster.pinned_copies(id) == [2]));
     // If no other node has capacity, the replicas stay and the client waits.
     (0..2).for_each(|_| drop(cluster.put_large(3, None)));
     let request = cluster.ask(3, Request::Create { id: None, meta: array(LARGE), ttl_ns: None });
@@ -81,7 +82,7 @@ fn replicas_move_to_nodes_with_capacity() {
     assert_eq!(kept(&cluster, 1, &ids), BTreeMap::from([(3, 4)]));
     // The failed node had only replicas of objects that other nodes have.
     cluster.kill(3);
-    assert!(ids.iter().all(|id| cluster.primaries(id) == [1]));
+    assert!(ids.iter().all(|id| cluster.pinned_copies(id) == [1]));
 }
 
 #[test]
@@ -90,7 +91,7 @@ fn the_reply_has_the_number_of_replicas() {
     for (wanted, reached) in [(1, 1), (2, 2), (3, 3), (9, 3)] {
         let id = cluster.put_large(1, None);
         assert_eq!(cluster.reached(1, &id, wanted), reached);
-        assert_eq!(cluster.primaries(&id).len(), reached as usize);
+        assert_eq!(cluster.pinned_copies(&id).len(), reached as usize);
     }
 }
 

@@ -85,7 +85,7 @@ impl Cluster {
 
     fn place(&self, node: u64, id: &ObjectId) -> Option<Residency> {
         let table = self.nodes[&NodeId(node)].table();
-        table.get(table.current(id)?).map(|copy| copy.place)
+        table.get(table.current(id)?).map(|copy| copy.residency)
     }
 
     fn places(&self, ids: &[ObjectId]) -> Vec<Option<Residency>> {

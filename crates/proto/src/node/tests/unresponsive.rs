@@ -146,8 +146,8 @@ fn the_backup_owner_grants_no_name_while_the_primary_owner_replies_to_it() {
     let id = named(&cluster.owned_name(1, 2, "x/1"));
     let instance = Instance { node: NodeId(4), serial: 99 };
     let (meta, progress) = (array(LARGE), Progress::Partial { source: None });
-    let (primary, claim, lifetime) = (true, true, None);
-    let claim = Announce { id: id.clone(), instance, meta, primary, progress, claim, lifetime };
+    let (pinned, claim, lifetime) = (true, true, None);
+    let claim = Announce { id: id.clone(), instance, meta, pinned, progress, claim, lifetime };
     for message in
         [Message::ClaimAtBackup(claim), Message::ReserveAtBackup { id: id.clone(), instance }]
     {
