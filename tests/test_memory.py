@@ -385,7 +385,7 @@ os.environ["HOPLITE_LOG_LEVEL"] = "warn"
 if sys.argv[2]:
     (Path(sys.argv[2]) / "cgroup.procs").write_text(str(os.getpid()))
 import hoplite
-with hoplite.Node(socket=sys.argv[1], capacity="900TiB"):
+with hoplite.Node(socket=sys.argv[1], capacity="100TiB"):
     pass
 """
 

@@ -318,7 +318,7 @@ def hello(version: int) -> bytes:
     return message(b"\x00" + bytes([version]))
 
 
-VERSION = 19
+VERSION = 20
 HELLO = hello(VERSION)
 
 STRANGERS: dict[str, bytes] = {

@@ -235,7 +235,13 @@ def test_a_disk_error_loses_no_object_in_memory(tmp_path: Path) -> None:
         waiting = Later(client.put, value(77), timeout=SOON)
         assert not waiting.done(within=0.2)
         resource.prlimit(node.process.pid, resource.RLIMIT_FSIZE, (most, most))
+        # Those that could not be written stay in memory until they are deleted. Others are written again.
+        client.delete(refs.pop())
         same(client.get(waiting.result()), value(77))
+        client.delete(refs.pop())
+        fresh = [client.put(value(number), timeout=SOON) for number in range(COUNT)]
+        for number, ref in enumerate(fresh):
+            same(client.get(ref), value(number))
         assert client.status()["counters"]["spills"] > 0
 
 

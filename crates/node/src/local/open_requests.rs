@@ -66,9 +66,10 @@ pub(super) fn cost(body: &Request, frame: usize) -> u64 {
     frame as u64 + REQUEST_COST_BYTES + ids * ID_COST_BYTES
 }
 
-/// Bytes that the inputs of an unfinished reduce take, which go on after the reply.
-pub(super) fn reduce_cost(inputs: usize) -> u64 {
-    REQUEST_COST_BYTES + inputs as u64 * ID_COST_BYTES
+/// Bytes that an unfinished reduce takes after its reply, if the frame of the request had `frame` bytes: the names of
+/// its inputs, which may be long, and what the node stores of each.
+pub(super) fn reduce_cost(inputs: usize, frame: usize) -> u64 {
+    frame as u64 + REQUEST_COST_BYTES + inputs as u64 * ID_COST_BYTES
 }
 
 impl OpenRequests {

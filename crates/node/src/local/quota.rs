@@ -173,10 +173,13 @@ impl QuotaPermit {
         Ok(())
     }
 
-    /// Counts the share for another taker too, if that one may have as much.
+    /// Counts the share for another taker too, if that one may have as much. A share without an amount is always
+    /// counted, however much the taker has: what is taken later must not exceed its limit.
     pub(super) fn also(&mut self, taker: QuotaHolder) -> Result<(), QuotaExceeded> {
         let mut state = lock(&self.of.state);
-        state.check(&taker, self.amount, state.taken, self.of.most)?;
+        if self.amount > 0 {
+            state.check(&taker, self.amount, state.taken, self.of.most)?;
+        }
         *state.by.entry(taker.clone()).or_default() += self.amount;
         self.takers.push(taker);
         Ok(())
@@ -270,6 +273,18 @@ mod tests {
         assert!(second.resize(1).is_ok() && first.resize(8).is_ok() && second.resize(28).is_ok());
         drop((first, second));
         assert!(lock(&shares.0.state).taken == 0 && shares.take(&[one], 64).is_ok());
+    }
+
+    /// Goal: a tenant that has more than is free can't take more by attaching further processes.
+    #[test]
+    fn a_share_without_an_amount_counts_for_a_tenant_at_its_limit() {
+        let shares = Quota::new(64);
+        let tenant = QuotaHolder::Tenant("a/".into());
+        let _held = shares.take(&[QuotaHolder::Process(1), tenant.clone()], 32).unwrap();
+        let _other = shares.take(&[QuotaHolder::Process(2)], 1).unwrap();
+        let mut further = shares.none(&QuotaHolder::Process(3));
+        further.also(tenant).unwrap();
+        assert_eq!(further.resize(1).unwrap_err(), QuotaExceeded { own: 32, taken: 33, most: 64 });
     }
 
     #[test]

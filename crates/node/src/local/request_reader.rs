@@ -21,6 +21,9 @@ pub(super) fn process_number(stream: &UnixStream) -> Option<u32> {
     u32::try_from(stream.peer_cred().ok()?.pid()?).ok().filter(|pid| *pid != 0)
 }
 
+/// Capacity for received bytes that is kept: many short messages.
+const KEPT_BYTES: usize = 64 << 10;
+
 /// Bytes received from the process and not parsed yet.
 #[derive(Default)]
 pub(super) struct RequestReader {
@@ -37,6 +40,8 @@ impl RequestReader {
         self.buffer.resize(16 * 1024, 0);
         loop {
             if let Some(taken) = take_message(&mut self.bytes)? {
+                // Free the memory of a message of megabytes.
+                self.bytes.shrink_to(self.bytes.len().max(KEPT_BYTES));
                 return Ok(Some(taken));
             }
             let mut descriptors = Vec::new();

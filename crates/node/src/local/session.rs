@@ -286,7 +286,7 @@ impl Session {
             return Ok(Err(self.refuse(excess)));
         }
         let admitted = self.authorize(body).and_then(|body| {
-            let places = self.places(&body).map_err(|excess| self.refuse(excess))?;
+            let places = self.places(&body, bytes).map_err(|excess| self.refuse(excess))?;
             Ok((body, places))
         });
         Ok(admitted)
@@ -298,8 +298,8 @@ impl Session {
         error
     }
 
-    /// Takes the places that a request needs besides its bytes.
-    fn places(&self, body: &Request) -> Result<Places, OverLimit> {
+    /// Takes the places that a request of `bytes` bytes needs besides these.
+    fn places(&self, body: &Request, bytes: usize) -> Result<Places, OverLimit> {
         let take = |of: &Quota, amount| of.take(&self.takers(), amount);
         let listing = || {
             take(&self.programs.listings, 1)
@@ -326,8 +326,8 @@ impl Session {
                 }
             },
             Request::Reduce { inputs, .. } => {
-                let bytes = open_requests::reduce_cost(inputs.len());
-                let share = take(&self.programs.request_bytes, bytes);
+                let cost = open_requests::reduce_cost(inputs.len(), bytes);
+                let share = take(&self.programs.request_bytes, cost);
                 places.until_end = Some(share.map_err(OverLimit::of_bytes)?);
             }
             _ => {}

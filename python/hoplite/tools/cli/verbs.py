@@ -93,7 +93,6 @@ def wait(refs: tuple[str, ...], count: int | None, timeout: float | None, socket
 )
 @click.option("--name", metavar="NAME", help="Name of the result.  [default: a new id]")
 @duration_option("--ttl", "Delete the result after this time: 90 (seconds), 60s, 5m, 2h or 1d.  [default: never]")
-@click.option("--no-wait", is_flag=True, help="Print the ref immediately, before the result exists.")
 @seconds_option("--timeout", "Time limit for the result; after it the reduce fails.  [default: no limit]")
 @socket_option
 @json_option("Print a JSON object with the ref and the inputs that were folded.")
@@ -103,7 +102,6 @@ def reduce(
     count: int | None,
     name: str | None,
     ttl: float | None,
-    no_wait: bool,
     timeout: float | None,
     socket: str | None,
     as_json: bool,
@@ -124,9 +122,9 @@ def reduce(
     }
     with attach(socket) as client, stepping(steps), waiting_for("the inputs"):
         total = client.reduce(refs, op, count=count, name=name, ttl=ttl, timeout=timeout)
-        inputs = None if no_wait else total.inputs(timeout=timeout)
+        inputs = total.inputs(timeout=timeout)
     if as_json:
-        print_json({"ref": str(total), "inputs": None if inputs is None else [str(ref) for ref in inputs]})
+        print_json({"ref": str(total), "inputs": [str(ref) for ref in inputs]})
     else:
         click.echo(str(total))
 

@@ -1,11 +1,12 @@
 //! Requests for the holders of an object, now or at the next change.
 
-use alloc::vec::Vec;
+use alloc::{format, vec::Vec};
 
 use super::{PendingRequest, RequestContext, RequestKind, Requests};
 use crate::{
     error::Error,
     id::{NodeId, ObjectId, RequestId},
+    limits::MEMBERS_MAX,
     machines::world::World,
     message::{Holding, Message},
     request::{Location, Reply},
@@ -19,6 +20,12 @@ impl Requests {
         known: Option<Vec<Holding>>,
         world: &mut World,
     ) -> Option<Result<Reply, Error>> {
+        if let Some(count) = known.as_ref().map(Vec::len).filter(|count| *count > MEMBERS_MAX) {
+            // The owner would take it for a malformed message of this node.
+            let said =
+                format!("{count} known locations of {id} are more than {MEMBERS_MAX} members");
+            return Some(Err(Error::InvalidArgument(said)));
+        }
         let (owner, is_answered) = (world.members().owners(&id).primary, false);
         self.remember(context, RequestKind::Locations { id, known, is_answered }, world);
         self.ask_owners(context.request, owner, world);

@@ -4,7 +4,7 @@
 use super::*;
 use crate::{
     id::ReduceId,
-    limits::{FOLDS_MAX, INLINE_BYTES_MAX},
+    limits::{FOLDS_MAX, INLINE_BYTES_MAX, MEMBERS_MAX},
     message::{Announce, Found, Progress, ReceiveRate, RingOrder},
 };
 
@@ -277,7 +277,13 @@ fn an_answer_counts_from_an_owner() {
 
     let id = named(&cluster.owned_name(1, 2, "y"));
     cluster.put_large(1, Some(&id.to_string()));
-    let known = vec![Holding { node: NodeId(1), complete: true }];
+    let holding = Holding { node: NodeId(1), complete: true };
+    // A longer list would be malformed at the owner, which would close the connection of the node.
+    let known = vec![holding; MEMBERS_MAX + 1];
+    let request = cluster.ask(3, Request::Locations { id: id.clone(), known: Some(known) });
+    assert!(matches!(cluster.reply(request), Err(Error::InvalidArgument(_))));
+
+    let known = vec![holding];
     let request = cluster.ask(3, Request::Locations { id: id.clone(), known: Some(known) });
     cluster.assert_refused(4, 3, Message::LocationsReply { request, holdings: Ok(vec![]) });
 }
