@@ -256,15 +256,16 @@ class Overview(Attachment):
         return await self._objects(IN_LOOP, check_prefix(prefix), self._limit(timeout))
 
     async def _objects(self, waits: Waits, prefix: str, limit: float | None) -> list[LocalObject]:
-        begun = time.monotonic()
+        begun, remaining = time.monotonic(), limit
         copies: list[LocalObject] = []
         after = None
         while True:
-            native, rest = self._open_within(left(limit, begun))
+            native, rest = self._open_within(remaining)
             page, after = await waits.answer(native.start_objects(prefix, after, rest))
             copies += json.loads(page)
             if after is None:
                 return copies
+            remaining = left(limit, begun)
 
     def directory(
         self,
