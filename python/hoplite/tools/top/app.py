@@ -73,7 +73,7 @@ class Top(App[None]):
 
     ENABLE_COMMAND_PALETTE = False
     CSS = """
-    #head { height: auto; min-height: 2; max-height: 6; padding: 0 1; }
+    #head { height: auto; min-height: 2; max-height: 20%; padding: 0 1; }
     Tab.-active { text-style: bold reverse; }
     #table { height: 1fr; background: transparent; scrollbar-color: ansi_bright_black; scrollbar-size: 1 1; }
     #table > .datatable--header { text-style: bold; background: transparent; }
