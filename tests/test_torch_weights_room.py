@@ -169,10 +169,13 @@ def test_a_steady_trainer_needs_one_version_more_than_it_retains(tmp_path: Path)
         assert client.status()["store"]["used"] <= 3 * each
 
 
+@pytest.mark.parametrize("options", [{}, {"timeout": None}])
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_rank_that_never_starts_is_named(client: Client, monkeypatch: pytest.MonkeyPatch, rank: int) -> None:
+def test_a_rank_that_never_starts_is_named(
+    client: Client, monkeypatch: pytest.MonkeyPatch, rank: int, options: Any
+) -> None:
     monkeypatch.setattr(publishing, "SHARDS_TIMEOUT_S", 1.0)
     message = f"rank {1 - rank} of 2 has not announced its part of m/1 within 1 s: check whether it runs"
     with pytest.raises(hoplite.Timeout, match=message):
-        ht.publish(weights(1), "m/1", shards=(rank, 2), client=client)
+        ht.publish(weights(1), "m/1", shards=(rank, 2), client=client, **options)
     eventually(lambda: names(client) == [])

@@ -125,7 +125,10 @@ def publish(
     version = Version.of(name)
     bytes_each = None if bucket is None else aligned(check_size("bucket", bucket))
     rank, count, boxes = _shards(shards)
-    deadline = Deadline(SHARDS_TIMEOUT_S if timeout is None and count > 1 else timeout)
+    client = client or hoplite.client()
+    found = limit(timeout, client)
+    # The time includes that of reading the tensors.
+    deadline = Deadline(SHARDS_TIMEOUT_S if found is None and count > 1 else found)
     earlier = None if base is None else Version.of(base)
     if earlier is not None and (earlier.prefix != version.prefix or earlier.number >= version.number):
         raise InvalidArgument(f"base is {base}: pass an earlier version under {version.prefix}")
@@ -142,8 +145,6 @@ def publish(
         if count == 1 and not sources.nbytes:
             raise InvalidArgument(nothing(version.name, len(sources.entries)))
         default = max(BUCKET_BYTES, aligned(sources.nbytes // BUCKETS_MAX))
-    client = client or hoplite.client()
-    deadline = Deadline(limit(timeout, client))
     _check_newest(client, version)
     writer = Writer(client, version, sources, rank, count, replicas, deadline)
     try:
