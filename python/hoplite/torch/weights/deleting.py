@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import hoplite
 from hoplite import NameTaken
+from hoplite._timeouts import DEFAULT, limit
 from hoplite.torch.weights.names import ANNOUNCED, Deadline, Version
 from hoplite.torch.weights.pruning import drop, is_being_put
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from hoplite import Client, Ref
 
 
-def delete(name: str | Ref, *, client: Client | None = None, timeout: float | None = None) -> None:
+def delete(name: str | Ref, *, client: Client | None = None, timeout: float | None = DEFAULT) -> None:
     """Deletes a version with its data on all nodes, or what a failed publication of it has left.
 
     `Client.delete` of the name deletes the manifest alone, and the data stays until the next publication. Data that
@@ -37,11 +38,11 @@ def delete(name: str | Ref, *, client: Client | None = None, timeout: float | No
         >>> hoplite.client().directory("deleted/")
         []
     """
-    deadline = Deadline(timeout)
+    client = client or hoplite.client()
+    deadline = Deadline(limit(timeout, client))
     text = str(name)
     exact = None if text.endswith("/") and not text.startswith("@") else Version.of(name)
     prefix = text if exact is None else exact.prefix
-    client = client or hoplite.client()
     versions: dict[int, list[str]] = {}
     for row in client.directory(prefix, timeout=deadline.left()):
         end = row["ref"][len(prefix) :]
