@@ -116,6 +116,17 @@ def test_an_iterator_has_a_base(clients: list[Client]) -> None:
     same(ht.fetch("w/", client=clients[1], timeout=SOON), more)
 
 
+@pytest.mark.parametrize("options", [{}, {"encode": lambda _, new: bytes(new)}])
+@pytest.mark.parametrize("count", [1, 3])
+def test_an_iterator_whose_base_lost_its_data_is_not_published(client: Client, count: int, options: Any) -> None:
+    # One tensor is one object: all of the iterator is read before the base is.
+    ht.publish(reused(count, 500_000), "w/1", client=client, bucket="2MiB")
+    client.delete(ht.fetch("w/1", client=client, layout={}, timeout=SOON).manifest.refs())
+    with pytest.raises(hoplite.ObjectLost, match="base 1 of w/2 lost its data .*: publish again without base="):
+        ht.publish(reused(count, 500_000), "w/2", base="w/1", client=client, bucket="2MiB", timeout=SOON, **options)
+    eventually(lambda: {row["ref"] for row in client.directory()} == {"w/1", "w/.announced/1"})
+
+
 @pytest.mark.parametrize("is_other", [False, True])
 def test_an_iterator_has_patches_if_it_fits_the_base(clients: list[Client], is_other: bool) -> None:
     tensors = {name: torch.zeros(100_000) for name in "ab"}

@@ -142,7 +142,7 @@ class Writer:
         if found is None:
             self._write_whole(chunks, digest=digest)
             return
-        was_complete = self._sources.is_complete
+        is_read_once = isinstance(self._sources, Stream)
         try:
             if encode is None:
                 self._write_delta(chunks, Delta(found), digest=digest)
@@ -150,7 +150,7 @@ class Writer:
                 self._write_patches(chunks, found, encode, digest=digest)
         except (ObjectDeleted, ObjectLost, ManifestInvalid) as error:
             # The base has a manifest, but not all of its data.
-            if not was_complete:
+            if is_read_once:
                 raise ObjectLost(
                     f"base {found.manifest.version} of {self._version.name} lost its data ({error}), and the tensors "
                     "are read only once: publish again without base="
