@@ -18,6 +18,7 @@ torch: Any = pytest.importorskip("torch", reason="needs PyTorch")
 import hoplite  # noqa: E402 - torch must be there
 import hoplite.torch as ht  # noqa: E402
 from hoplite.torch import checkpoint  # noqa: E402
+from hoplite.torch.weights import placing  # noqa: E402
 from hoplite.torch.weights.placing import Placement  # noqa: E402
 from torch_weights import SOON, counting, same  # noqa: E402
 
@@ -132,6 +133,77 @@ def test_an_error_of_torch_midway_is_one_of_hoplite_and_states_the_mix(
     monkeypatch.setattr(Placement, "_take", fail)
     with pytest.raises(hoplite.HopliteError, match=f"RuntimeError: out of streams.*; {MIX}"):
         ht.fetch("policy/", into={"w": torch.zeros(1 << 18)}, client=clients[1], timeout=SOON)
+
+
+def published_thrice(client: Client, into: dict[str, Any]) -> tuple[Any, Any, dict[str, Any]]:
+    """Fetches version 1, stages version 2, and publishes version 3; returns the first two and the tensors of the last."""
+    tensors = {"a": torch.zeros(1 << 18), "b": torch.zeros(1 << 18)}
+    ht.publish(tensors, "policy/1", client=client)
+    got = ht.fetch("policy/", into=into, client=client, timeout=SOON)
+    tensors["a"][3] = 2
+    ht.publish(tensors, "policy/2", base="policy/1", client=client)
+    staged = ht.fetch("policy/", into=into, stage=True, after=got, client=client, timeout=SOON)
+    tensors["a"][3] = tensors["b"][5] = 3
+    ht.publish(tensors, "policy/3", base="policy/2", retain=3, client=client)
+    return got, staged, tensors
+
+
+@pytest.mark.parametrize("is_after", [False, True])
+def test_a_staged_change_of_a_version_that_was_replaced_is_refused(client: Client, is_after: bool) -> None:
+    into = {name: torch.ones(1 << 18) for name in "ab"}
+    got, staged, tensors = published_thrice(client, into)
+    got = ht.fetch("policy/", into=into, after=got if is_after else None, client=client, timeout=SOON)
+    with pytest.raises(hoplite.InvalidArgument, match="policy/2 was staged as what changed since policy/1"):
+        staged.switch()
+    same(into, tensors)
+    tensors["b"][6] = 4
+    ht.publish(tensors, "policy/4", base="policy/3", client=client)
+    got = ht.fetch("policy/", into=into, after=got, client=client, timeout=SOON)
+    same(into, tensors)
+    staged.discard()
+
+
+@pytest.mark.parametrize("part", [slice(None), slice(100, 200)])
+def test_a_switch_counts_as_a_change_of_what_was_fetched_into_its_memory(client: Client, part: slice) -> None:
+    into = {name: torch.ones(1 << 18) for name in "ab"}
+    got, _, tensors = published_thrice(client, into)
+    other = {name: torch.full((1 << 18,), 9.0)[part] for name in "ab"}
+    ht.publish(other, "other/1", client=client)
+    staged = ht.fetch("other/", into={n: t[part] for n, t in into.items()}, stage=True, client=client, timeout=SOON)
+    got = ht.fetch("policy/", into=into, after=got, client=client, timeout=SOON)
+    staged.switch()
+    assert into["b"][150] == 9
+    tensors["b"][-1] = 4
+    ht.publish(tensors, "policy/4", base="policy/3", client=client)
+    got = ht.fetch("policy/", into=into, after=got, client=client, timeout=SOON)
+    same(into, tensors)
+
+
+def test_tensors_next_to_each_other_do_not_change_each_other(client: Client) -> None:
+    flat = torch.ones(3, 1 << 18)
+    got, staged, tensors = published_thrice(client, {"a": flat[0], "b": flat[2]})
+    ht.publish({"c": torch.full((1 << 18,), 7.0)}, "other/1", client=client)
+    ht.fetch("other/", into={"c": flat[1]}, client=client, timeout=SOON)
+    staged.switch()
+    assert (flat[0, 3], flat[2, 5], flat[1, 0]) == (2, 0, 7)
+    assert staged.weights is not None
+    got = ht.fetch("policy/", into={"a": flat[0], "b": flat[2]}, after=staged.weights, client=client, timeout=SOON)
+    same(got, tensors)
+
+
+def test_a_staged_change_whose_switch_failed_is_refused_after_another_fetch(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    into = {name: torch.ones(1 << 18) for name in "ab"}
+    got, staged, tensors = published_thrice(client, into)
+    with monkeypatch.context() as patched:
+        patched.setattr(placing, "copy_all", lambda *_, **__: torch.ones(2) @ torch.ones(3))
+        with pytest.raises(hoplite.HopliteError):
+            staged.switch()
+    ht.fetch("policy/", into=into, after=got, client=client, timeout=SOON)
+    with pytest.raises(hoplite.InvalidArgument, match="was staged as what changed since policy/1"):
+        staged.switch()
+    same(into, tensors)
 
 
 def test_a_switch_that_failed_can_be_called_again(clients: list[Client], monkeypatch: pytest.MonkeyPatch) -> None:

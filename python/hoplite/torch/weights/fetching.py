@@ -21,7 +21,7 @@ from hoplite.torch.weights.ordering import flowing_first
 from hoplite.torch.weights.outs import check_outs, placed
 from hoplite.torch.weights.patches import patch_parts
 from hoplite.torch.weights.pauses import paused_collector
-from hoplite.torch.weights.results import MIXED, Staged, Weights, state
+from hoplite.torch.weights.results import MIXED, Content, Staged, Weights, state
 from hoplite.torch.weights.sources import read
 from hoplite.torch.weights.transfer import bring, check_capacity, parts
 
@@ -200,13 +200,13 @@ async def _fetch(
     chooser = Chooser(client, str(name), after.version if isinstance(after, Weights) else after, deadline)
     # What the tensors are, if not what they were before the call.
     now: str | None = None
+    content = None if outs is None else Content(str(name), outs)
 
     def touch() -> None:
         nonlocal now
-        if outs is not None:
+        if content is not None:
             now = MIXED
-        if base is not None:
-            base._is_whole = False
+            content.replace()
 
     while True:
         try:
@@ -234,7 +234,7 @@ async def _fetch(
             raise
         if chooser.is_wanted(version):
             return (
-                Staged(version.name, manifest, placement)
+                Staged(version.name, manifest, placement, None if known is None or base is None else base._content)
                 if stage
                 else Weights(version.name, manifest, placement.tensors, placement.boxes)
             )

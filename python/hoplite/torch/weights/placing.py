@@ -160,6 +160,8 @@ class Placement:
         Raises:
             HopliteError: torch can't copy it.
         """
+        # What was copied into the tensors between two calls changes too.
+        self.is_touched = False
         with copying():
             self._copy(*self._staged, in_threads=True)
         self._staged = ([], [])

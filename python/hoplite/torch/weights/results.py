@@ -1,12 +1,18 @@
-"""What `fetch` returns: the tensors of a version, or a version in host memory that has yet to be switched to."""
+"""What `fetch` returns: the tensors of a version, or a version in host memory that has yet to be switched to.
+
+Each result knows whether its tensors still hold its version, as a later fetch or switch into their memory marks it.
+"""
 
 from __future__ import annotations
 
+import threading
 import time
+import weakref
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from hoplite import HopliteError, InvalidArgument
+from hoplite.torch.weights.sharing import do_overlap, spans
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,6 +32,38 @@ def state(error: BaseException, what: str) -> None:
         error.args = (f"{error}; {what}",)
     else:
         error.add_note(what)
+
+
+class Content:
+    """What tensors hold, until something else is copied into their memory.
+
+    Attributes:
+        is_current: whether nothing was copied into them since.
+
+    Args:
+        name: name of the version that they hold.
+        tensors: the tensors.
+    """
+
+    _all: weakref.WeakSet[Content] = weakref.WeakSet()
+    _lock = threading.Lock()
+
+    def __init__(self, name: str, tensors: Mapping[str, Any]) -> None:
+        self.name = name
+        self.is_current = True
+        self._spans = spans(tensors)
+        self._addresses = frozenset(span[:2] for span in self._spans)
+        with self._lock:
+            self._all.add(self)
+
+    def replace(self) -> None:
+        """Marks all content of the same memory, before something else is copied into it."""
+        with self._lock:
+            others = list(self._all)
+        for other in others:
+            # The tensors of one module have the same addresses. A search takes longer, with many tensors.
+            if not self._addresses.isdisjoint(other._addresses) or do_overlap(self._spans, other._spans):
+                other.is_current = False
 
 
 class Weights(Mapping[str, Any]):
@@ -54,14 +92,13 @@ class Weights(Mapping[str, Any]):
         self.manifest = manifest
         self._tensors = tensors
         self._boxes = boxes
-        # Whether no later fetch has copied into the tensors.
-        self._is_whole = True
+        self._content = Content(name, tensors)
 
     def _is_in(self, placement: Placement) -> bool:
         """Whether the tensors of another fetch are these, and have the same slices of the whole tensors."""
         others = placement.tensors
         return (
-            self._is_whole
+            self._content.is_current
             and self._boxes == placement.boxes
             and self._tensors.keys() == others.keys()
             and all(_is_same(tensor, others[name]) for name, tensor in self._tensors.items())
@@ -104,14 +141,16 @@ class Staged:
         name: name of the version.
         manifest: its manifest.
         placement: where the tensors are, with all copies prepared.
+        base: what the tensors hold, if only what changed since is in host memory.
     """
 
-    def __init__(self, name: str, manifest: Manifest, placement: Placement) -> None:
+    def __init__(self, name: str, manifest: Manifest, placement: Placement, base: Content | None = None) -> None:
         self.name = name
         self.version = manifest.version
         self.manifest = manifest
         self.nbytes = placement.staged_bytes
         self._placement: Placement | None = placement
+        self._base = base
         self.weights: Weights | None = None
 
     def switch(self) -> float:
@@ -123,16 +162,25 @@ class Staged:
             The seconds that it took, with copies to other devices complete.
 
         Raises:
-            InvalidArgument: it was switched to, or discarded, before.
+            InvalidArgument: it was switched to, or discarded, before; or it is what changed since another version, as
+                with `after`, and another fetch or switch has changed the tensors since. They stay as they are.
             HopliteError: torch can't copy a tensor. The module has a mix of versions until another `switch` succeeds.
         """
         placement = self._placement
         if placement is None:
             raise InvalidArgument(f"{self.name} was switched to or discarded before: fetch the next version")
+        if self._base is not None and not self._base.is_current:
+            raise InvalidArgument(
+                f"{self.name} was staged as what changed since {self._base.name}, and the tensors have another version "
+                "now: call discard, and fetch again"
+            )
         begun = time.perf_counter()
         try:
             placement.switch()
         except BaseException as error:
+            if self._base is not None:
+                # Another switch completes the mix, unless another fetch has replaced it.
+                self._base = Content(self._base.name, placement.tensors)
             state(error, MIXED_BY_SWITCH)
             raise
         seconds = time.perf_counter() - begun

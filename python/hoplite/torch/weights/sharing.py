@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 # Bound of the search for a common element. Views that people write need a few steps; see `numpy.shares_memory`.
 STEPS_MAX: Any = 1 << 16
 
+# Device of a tensor, its first byte and its last, exclusive, and its name.
+Span = tuple[int, int, int, str]
+
 
 def repeats(tensor: Any) -> bool:
     """Whether a tensor has one element at several indexes, as after `expand`; or may have, with unusual strides."""
@@ -33,9 +36,8 @@ def first_shared(tensors: Mapping[str, Any], is_tied: Callable[[str, str], bool]
         tensors: the tensors, without repeated elements.
         is_tied: whether two tensors, by name, may be the same view of the same memory.
     """
-    spans = sorted(span for span in map(_span, tensors.items()) if span[1] < span[2])
-    around: list[tuple[int, int, int, str]] = []
-    for span in spans:
+    around: list[Span] = []
+    for span in spans(tensors):
         device, first, _, name = span
         if around:
             around = [each for each in around if each[2] > first and each[0] == device]
@@ -47,8 +49,24 @@ def first_shared(tensors: Mapping[str, Any], is_tied: Callable[[str, str], bool]
     return None
 
 
-def _span(named: tuple[str, Any]) -> tuple[int, int, int, str]:
-    """Device of a tensor, its first byte and its last, exclusive, and its name."""
+def spans(tensors: Mapping[str, Any]) -> list[Span]:
+    """Returns where tensors with elements are, in order."""
+    return sorted(span for span in map(_span, tensors.items()) if span[1] < span[2])
+
+
+def do_overlap(one: list[Span], other: list[Span]) -> bool:
+    """Whether a tensor of one list is around or in the memory of a tensor of the other."""
+    ends = [(-2, 0), (-2, 0)]
+    for device, first, last, which in sorted(
+        (*span[:3], which) for which, each in enumerate((one, other)) for span in each
+    ):
+        if (device, first) < ends[1 - which]:
+            return True
+        ends[which] = max(ends[which], (device, last))
+    return False
+
+
+def _span(named: tuple[str, Any]) -> Span:
     name, tensor = named
     first, nbytes = tensor.data_ptr(), tensor.nbytes
     if nbytes and not tensor.is_contiguous():
