@@ -16,6 +16,7 @@ torch: Any = pytest.importorskip("torch", reason="needs PyTorch")
 
 import hoplite  # noqa: E402 - torch must be there
 import hoplite.torch as ht  # noqa: E402
+from hoplite.torch.weights import publishing, streams  # noqa: E402
 from support import eventually  # noqa: E402
 from torch_weights import SOON, Model, counting, same  # noqa: E402
 
@@ -71,6 +72,17 @@ def test_tensors_of_all_sizes_share_or_split_objects(clients: list[Client]) -> N
     into = {name: torch.zeros_like(tensor) for name, tensor in tensors.items()}
     ht.fetch("w/", into=into, client=clients[2], timeout=SOON)
     same(into, tensors)
+
+
+def test_objects_grow_while_small_tensors_are_gathered(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "BUCKETS_MAX", 4)
+    monkeypatch.setattr(publishing, "BUCKET_BYTES", 64 << 10)
+    tensors = {f"t{index}": torch.full((24 << 10,), index, dtype=torch.uint8) for index in range(100)}
+    ht.publish(iter(tensors.items()), "w/1", client=client, timeout=SOON)
+    got = ht.fetch("w/", client=client, timeout=SOON)
+    same(got, tensors)
+    sizes = [source.nbytes for source in got.manifest.sources]
+    assert max(sizes) > 4 * sizes[0]
 
 
 @pytest.mark.parametrize("width", [16, 700])

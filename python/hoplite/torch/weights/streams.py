@@ -71,7 +71,8 @@ class Stream:
             if tied is not None and self._is_same(one, tied, size_max):
                 self.entries.append(entry._replace(offset=tied.offset))
                 continue
-            if self._staged and self._staged + one.nbytes > size_max:
+            # The memory of small tensors grows only when it is empty.
+            if self._staged and self._staged + one.nbytes > min(size_max, len(self._stage)):
                 yield self._flush()
             entry = self._seen[key] = entry._replace(offset=self.nbytes if entry.nbytes else 0)
             self.entries.append(entry)
