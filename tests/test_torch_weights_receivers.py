@@ -136,7 +136,7 @@ def test_an_error_of_torch_midway_is_one_of_hoplite_and_states_the_mix(
 
 
 def published_thrice(client: Client, into: dict[str, Any]) -> tuple[Any, Any, dict[str, Any]]:
-    """Fetches version 1, stages version 2, and publishes version 3; returns the first two and the tensors of the last."""
+    """Fetches version 1, stages version 2, and publishes version 3; returns the first two and tensors of the last."""
     tensors = {"a": torch.zeros(1 << 18), "b": torch.zeros(1 << 18)}
     ht.publish(tensors, "policy/1", client=client)
     got = ht.fetch("policy/", into=into, client=client, timeout=SOON)

@@ -207,6 +207,9 @@ async def _fetch(
         if content is not None:
             now = MIXED
             content.replace()
+        if base is not None:
+            # A copy of a result, as by pickle, is not among those that are marked.
+            base._content.is_current = False
 
     while True:
         try:

@@ -34,6 +34,11 @@ def state(error: BaseException, what: str) -> None:
         error.add_note(what)
 
 
+# What the program still has, to mark what is replaced.
+_contents: weakref.WeakSet[Content] = weakref.WeakSet()
+_lock = threading.Lock()
+
+
 class Content:
     """What tensors hold, until something else is copied into their memory.
 
@@ -45,21 +50,18 @@ class Content:
         tensors: the tensors.
     """
 
-    _all: weakref.WeakSet[Content] = weakref.WeakSet()
-    _lock = threading.Lock()
-
     def __init__(self, name: str, tensors: Mapping[str, Any]) -> None:
         self.name = name
         self.is_current = True
         self._spans = spans(tensors)
         self._addresses = frozenset(span[:2] for span in self._spans)
-        with self._lock:
-            self._all.add(self)
+        with _lock:
+            _contents.add(self)
 
     def replace(self) -> None:
         """Marks all content of the same memory, before something else is copied into it."""
-        with self._lock:
-            others = list(self._all)
+        with _lock:
+            others = list(_contents)
         for other in others:
             # The tensors of one module have the same addresses. A search takes longer, with many tensors.
             if not self._addresses.isdisjoint(other._addresses) or do_overlap(self._spans, other._spans):
