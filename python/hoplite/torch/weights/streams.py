@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from hoplite.torch.weights.memory import Pinned, Typed
 from hoplite.torch.weights.sources import Boxes, Chunk, Sources, check_boxes, pairs
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 # A larger publication has larger buckets, by what came before.
 BUCKETS_MAX = 1024
 
-# Tensors at one address are compared by this much first, which differs as a rule.
+# Tensors in the same memory are compared by this much first, which differs as a rule.
 FIRST_BYTES = 4096
 
 
@@ -34,7 +35,7 @@ class Stream:
         nbytes: size of the flat space so far.
         is_complete: whether these are all.
         read_back: returns a copy of a range of the flat space, given its first byte and length, of a chunk that was
-            taken. It is used for tensors at the address of an earlier one, to find those that are tied.
+            taken. It is used for tensors in the memory of an earlier one, to find those that are tied.
 
     Args:
         source: pairs of a name and a tensor.
@@ -53,7 +54,7 @@ class Stream:
         self._boxes = boxes or {}
         self._grows = grows
         self._pinned = Pinned()
-        # The last entry at each address, and of each shape.
+        # The last entry of each piece of memory, and of each shape.
         self._seen: dict[Any, Entry] = {}
         # Small tensors, until they fill a chunk.
         self._stage = bytearray()
@@ -66,16 +67,18 @@ class Stream:
             boxes = {name: self._boxes[name]} if name in self._boxes else None
             one = Sources({name: tensor}, self._dtype, boxes, self._pinned)
             (entry,) = one.entries
-            key = (tensor.data_ptr(), tensor.stride(), tensor.dtype, tensor.device, entry.dtype, entry.shape)
-            tied = self._seen.get(key) if entry.nbytes else None
+            key = _key(tensor, entry)
+            tied = None if key is None else self._seen.get(key)
             if tied is not None and self._is_same(one, tied, size_max):
                 self.entries.append(entry._replace(offset=tied.offset))
                 continue
             # The memory of small tensors grows only when it is empty.
             if self._staged and self._staged + one.nbytes > min(size_max, len(self._stage)):
                 yield self._flush()
-            entry = self._seen[key] = entry._replace(offset=self.nbytes if entry.nbytes else 0)
+            entry = entry._replace(offset=self.nbytes if entry.nbytes else 0)
             self.entries.append(entry)
+            if key is not None:
+                self._seen[key] = entry
             first = self.nbytes
             self.nbytes += one.nbytes
             if one.nbytes > size_max:
@@ -99,7 +102,7 @@ class Stream:
         return Chunk(self.nbytes - staged, staged, partial(copy_bytes, memoryview(self._stage)[:staged]))
 
     def _is_same(self, one: Sources, other: Entry, size_max: int) -> bool:
-        """Whether a tensor has the bytes of an earlier one. Its address may be that of memory that is used again."""
+        """Whether a tensor has the bytes of an earlier one. torch does not see each change, such as one by NumPy."""
         first = 0
         while first < one.nbytes:
             nbytes = min(size_max if first else FIRST_BYTES, one.nbytes - first)
@@ -116,6 +119,21 @@ class Stream:
             return memoryview(self._stage)[first - staged : first - staged + nbytes]
         assert self.read_back is not None
         return self.read_back(first, nbytes)
+
+
+def _key(tensor: Any, entry: Entry) -> Any:
+    """What a tensor has in common with those that are tied to it; None if there can be none.
+
+    Memory that was freed and used again is another storage, and memory that torch has changed has another version.
+    Equal bytes alone do not make two tensors one: norms start as ones.
+    """
+    if not entry.nbytes or tensor.is_inference():
+        # Tensors of the inference mode have no version.
+        return None
+    # A weak reference to a storage does not keep its memory, and no other storage is equal to it.
+    storage = StorageWeakRef(tensor.untyped_storage())
+    place = (storage, tensor._version, tensor.data_ptr(), tensor.stride(), tensor.dtype)
+    return (*place, tensor.is_neg(), tensor.is_conj(), entry.dtype, entry.shape)
 
 
 def copy_bytes(data: Any, memory: Any) -> None:
