@@ -20,7 +20,7 @@ import hoplite.torch as ht  # noqa: E402
 from hoplite.torch import checkpoint  # noqa: E402
 from hoplite.torch.weights import placing  # noqa: E402
 from hoplite.torch.weights.placing import Placement  # noqa: E402
-from torch_weights import SOON, counting, same  # noqa: E402
+from torch_weights import SOON, Model, counting, same  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -64,6 +64,27 @@ def test_outs_that_share_memory_are_refused_by_name(
     with pytest.raises(hoplite.InvalidArgument, match=r"a and b share memory in into, .* two tensors in apart/1"):
         ht.fetch("apart/", into=into, stage=stage, client=clients[1], timeout=SOON)
     assert not any(tensor.any() for tensor in into.values())
+
+
+@pytest.mark.parametrize("kind", [lambda module: module, lambda module: module.state_dict()])
+def test_a_tied_module_receives_one_of_two_copies_with_a_layout(client: Client, kind: Any) -> None:
+    tensors = {name: torch.ones_like(tensor) for name, tensor in Model(0).state_dict().items()}
+    tensors["head.weight"] = torch.full_like(tensors["head.weight"], 2)
+    ht.publish(tensors, "policy/1", client=client)
+    module = Model(0)
+    into = kind(module)
+    with pytest.raises(
+        hoplite.InvalidArgument, match=r"for all names but head\.weight, which a mapping in into leaves"
+    ):
+        ht.fetch("policy/", into=into, client=client, timeout=SOON)
+    layout = {name: ... for name in tensors if name != "head.weight"}
+    if into is not module:
+        del into["head.weight"]
+    got = ht.fetch("policy/", into=into, layout=layout, client=client, timeout=SOON)
+    assert list(got) == list(layout)
+    assert module.values() == {1}
+    with pytest.raises(hoplite.InvalidArgument, match=r"1 unknown, such as 'haed\.weight'"):
+        ht.fetch("policy/", into=into, layout={**layout, "haed.weight": ...}, client=client, timeout=SOON)
 
 
 def test_a_fused_parameter_and_its_view_are_refused_by_name(clients: list[Client]) -> None:
@@ -113,7 +134,7 @@ def test_outs_that_cannot_be_written_are_refused_before_the_first_byte(clients: 
         with pytest.raises(hoplite.InvalidArgument, match="w has elements that share memory"):
             ht.fetch("policy/", into={"first": first, "w": wrong}, client=clients[1], timeout=SOON)
     lazy = torch.nn.LazyLinear(3)
-    with pytest.raises(hoplite.UnsupportedDtype, match="weight is not initialized"):
+    with pytest.raises(hoplite.UnsupportedDtype, match="weight is a UninitializedParameter without a shape"):
         ht.fetch("policy/", into=[("first", first), *lazy.named_parameters()], client=clients[1], timeout=SOON)
     assert not first.any()
 

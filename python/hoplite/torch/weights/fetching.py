@@ -11,6 +11,8 @@ import contextlib
 import threading
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 import hoplite
 from hoplite import InvalidArgument, ObjectCorrupt
 from hoplite._timeouts import DEFAULT, limit
@@ -56,7 +58,8 @@ def fetch(
             be unchanged, and with the same `layout`, only what changed since is brought.
         client: client to use; None means `hoplite.client()`.
         layout: what to bring, by name of the tensor: a slice of axis 0, a tuple of slices, or `...` for the whole
-            tensor. Other tensors are left out. With `into`, each of its tensors has the shape of its slices.
+            tensor. Other tensors are left out, also those of a module in `into`; a mapping has the names of `layout`.
+            With `into`, each of its tensors has the shape of its slices.
         dtype: dtype of the tensors here, in place of floating dtypes of 16 to 64 bits of the publication. The copy
             converts.
         decode: the counterpart of `encode` of `publish`: returns the bytes of the version from those of the base and a
@@ -193,6 +196,8 @@ async def _fetch(
     if stage and into is None:
         raise InvalidArgument("stage=True needs the tensors to switch: pass into=")
     outs = None if into is None else read(into, fills=True)
+    if outs is not None and layout is not None and isinstance(into, torch.nn.Module):
+        outs = {each: tensor for each, tensor in outs.items() if each in layout}
     check_outs(outs or {})
     client = client or hoplite.client()
     deadline = Deadline(limit(timeout, client))

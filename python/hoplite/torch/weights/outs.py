@@ -105,7 +105,8 @@ def _check_apart(
         one, other = shared
         raise InvalidArgument(
             f"{one} and {other} share memory in into, but are two tensors in {version.name}: pass memory of its own "
-            "for each, leave one out with layout=, or publish them as one (tied) tensor"
+            f"for each; or pass layout= with `...` for all names but {other}, which a mapping in into leaves out too; "
+            "or publish them as one (tied) tensor"
         )
 
 
