@@ -224,6 +224,24 @@ def test_a_compiled_part_has_the_names_of_the_module(clients: list[Client]) -> N
     assert list(ht.fetch("w/", client=clients[1], timeout=SOON)) == ["module.weight", "module.bias"]
 
 
+class Original(torch.nn.Linear):  # type: ignore[misc]
+    """A layer with a part whose name is that of the module in a compiled one."""
+
+    def __init__(self, value: int) -> None:
+        super().__init__(2, 2)
+        self._orig_mod = torch.nn.Linear(2, 2)
+        for tensor in self.parameters():
+            torch.nn.init.constant_(tensor, value)
+
+
+@pytest.mark.parametrize("wrap", [lambda module: module, torch.compile])
+def test_a_module_with_a_part_of_the_name_of_a_wrapper_is_published_whole(client: Client, wrap: Any) -> None:
+    ht.publish(wrap(Original(1)), "w/1", client=client)
+    got = ht.fetch("w/", into=wrap(module := Original(0)), client=client, timeout=SOON)
+    assert set(got) == {"weight", "bias", "_orig_mod.weight", "_orig_mod.bias"}
+    assert {value for tensor in module.parameters() for value in tensor.unique().tolist()} == {1}
+
+
 @pytest.mark.parametrize("added", ["module", "_orig_mod", "_fsdp_wrapped_module"])
 @pytest.mark.parametrize("is_into", [False, True])
 def test_names_of_wrappers_get_a_hint(client: Client, added: str, is_into: bool) -> None:

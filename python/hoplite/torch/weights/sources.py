@@ -29,7 +29,7 @@ from hoplite.torch.weights.memory import (
     strides,
     synchronize,
 )
-from hoplite.torch.weights.wrappers import plain_name, unwrapped
+from hoplite.torch.weights.wrappers import plain_names, unwrapped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator
@@ -120,7 +120,8 @@ def _state(module: Any) -> dict[str, Any]:
             )
     # A subclass that is detached may be a copy, which a fetch would fill in place of the module.
     state = module.state_dict(keep_vars=any(is_wrapper(tensor) for tensor in tensors))
-    return {plain_name(name): value for name, value in state.items() if name.rpartition(".")[2] != EXTRA_STATE}
+    names = plain_names(name for name in state if name.rpartition(".")[2] != EXTRA_STATE)
+    return {plain: state[name] for name, plain in names.items()}
 
 
 def _check_owned(module: Any, found: Mapping[str, Any]) -> None:

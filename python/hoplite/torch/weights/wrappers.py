@@ -9,7 +9,7 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-# Added by torch.compile, and by FSDP and activation checkpointing to parts of a module. No user's module has them.
+# Added by torch.compile, and by FSDP and activation checkpointing to parts of a module.
 _ADDED = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 
 # Added by data parallelism. A user's module may have an attribute of that name, too.
@@ -24,14 +24,28 @@ def unwrapped(module: Any) -> Any:
     while True:
         if isinstance(module, tuple(parallel)):
             module = module.module  # type: ignore[attr-defined]
-        elif isinstance(inner := getattr(module, "_orig_mod", None), torch.nn.Module):
-            module = inner
+        elif _is_compiled(module):
+            module = module._orig_mod
         else:
             return module
 
 
+def _is_compiled(module: Any) -> bool:
+    # By name: the import of torch._dynamo takes longer than that of torch.
+    return any(
+        each.__name__ == "OptimizedModule" and each.__module__.startswith("torch.") for each in type(module).__mro__
+    )
+
+
+def plain_names(names: Iterable[str]) -> dict[str, str]:
+    """Returns names of tensors without the prefixes that torch.compile, FSDP and checkpointing add, by the names."""
+    found = {name: plain_name(name) for name in names}
+    # A user's module has attributes of these names, next to others.
+    return found if len(set(found.values())) == len(found) else {name: name for name in found}
+
+
 def plain_name(name: str) -> str:
-    """Returns a name of a tensor without the prefixes that torch.compile, FSDP and checkpointing add."""
+    """Returns a name without these prefixes."""
     if not any(each in name for each in _ADDED):
         return name
     return ".".join(each for each in name.split(".") if each not in _ADDED)
