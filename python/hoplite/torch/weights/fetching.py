@@ -205,7 +205,7 @@ async def _fetch(
     chooser = Chooser(client, str(name), after.version if isinstance(after, Weights) else after, deadline)
     # What the tensors are, if not what they were before the call.
     now: str | None = None
-    content = None if outs is None else Content(str(name), outs)
+    content = None if outs is None else Content(str(name) if base is None else base.name, outs)
 
     def touch() -> None:
         nonlocal now
@@ -242,7 +242,7 @@ async def _fetch(
             raise
         if chooser.is_wanted(version):
             return (
-                Staged(version.name, manifest, placement, None if known is None or base is None else base._content)
+                Staged(version.name, manifest, placement, None if known is None else content)
                 if stage
                 else Weights(version.name, manifest, placement.tensors, placement.boxes)
             )

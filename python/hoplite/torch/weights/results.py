@@ -143,7 +143,7 @@ class Staged:
         name: name of the version.
         manifest: its manifest.
         placement: where the tensors are, with all copies prepared.
-        base: what the tensors hold, if only what changed since is in host memory.
+        base: what the tensors hold, if only the changes since then are in host memory.
     """
 
     def __init__(self, name: str, manifest: Manifest, placement: Placement, base: Content | None = None) -> None:
