@@ -64,7 +64,9 @@ class Content:
             others = list(_contents)
         for other in others:
             # The tensors of one module have the same addresses. A search takes longer, with many tensors.
-            if not self._addresses.isdisjoint(other._addresses) or do_overlap(self._spans, other._spans):
+            if other.is_current and (
+                not self._addresses.isdisjoint(other._addresses) or do_overlap(self._spans, other._spans)
+            ):
                 other.is_current = False
 
 
