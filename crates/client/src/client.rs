@@ -148,7 +148,8 @@ impl Client {
     }
 
     /// Folds the first inputs to arrive by an operation: `sum`, `min`, `max`, `prod`, `mean`, `any` or `all`. Returns
-    /// the ref of the result once the reduce is accepted. To cancel the reduce, delete the result.
+    /// the ref of the result once the reduce is accepted. To cancel the reduce, delete the result. It also ends with
+    /// this client: if that ends before the result is complete, readers get `ObjectLost`.
     ///
     /// # Errors
     /// `UnknownOp`, `InvalidArgument`, `NameTaken`, `NodeDown`. A get of the result reports what the inputs cause.

@@ -204,7 +204,8 @@ public:
     }
 
     /// Folds the first `count` inputs to arrive into one new object. Returns the ref of the result at once: `get` waits
-    /// for it, `inputs` returns the inputs that were folded, and `lost` those that are lost.
+    /// for it, `inputs` returns the inputs that were folded, and `lost` those that are lost. If this client is closed or
+    /// its process ends before the result is complete, readers get `ObjectLost`.
     ///
     /// @param inputs Refs or names of arrays with the same dtype and shape, each listed once. They need not exist yet.
     /// @param op "sum", "min", "max", "prod" or "mean", or for bool "any" or "all", element by element.
