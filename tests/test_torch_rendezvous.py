@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
 pytest.importorskip("torch")
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(240)]
+
+import torch.distributed as dist  # noqa: E402 - after the check that torch exists
+
+from hoplite.torch.backend.rendezvous import Exchange  # noqa: E402
 
 # The store's timeout is 30 minutes: a rank that waits for it exceeds the limit of the test.
 FORM = """
@@ -109,6 +114,25 @@ def test_a_new_group_after_the_death_of_a_rank_fails_at_once() -> None:
     ended = in_processes(3, free_port(), textwrap.dedent(program))
     assert [status for status, _ in ended] == [0, -9, 0], ended
     assert all("rank 1 died" in ended[rank][1] for rank in (0, 2)), ended
+
+
+def exchange_after_a_stale_word(timeout_s: float, hopeless: str | None) -> None:
+    """Rank 0 finds the words of ranks 1 and 2 in the store; neither rank replies."""
+    store = dist.HashStore()
+    store.set_timeout(timedelta(seconds=timeout_s))
+    for rank in (1, 2):
+        store.set(f"hoplite/word/{rank}", "of a process that ended")
+    Exchange(store, 0, 3, lambda: hopeless)
+
+
+def test_rank_0_waits_for_ranks_that_are_gone_no_longer_than_the_timeout_of_the_store() -> None:
+    with pytest.raises(hoplite.Timeout, match=r"ranks 1, 2 did not reply to rank 0 within 0.5 s"):
+        exchange_after_a_stale_word(0.5, None)
+
+
+def test_rank_0_does_not_wait_for_ranks_that_are_gone_after_the_death_of_one() -> None:
+    with pytest.raises(hoplite.HopliteError, match=r"the group can't form without ranks 1, 2: rank 1 died"):
+        exchange_after_a_stale_word(3600, "rank 1 died")
 
 
 RESTARTED = """

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import hoplite
 from hoplite import settings, sockets
-from hoplite.errors import ConnectError, HopliteError, NodeDown
+from hoplite.errors import ConnectError, HopliteError, NodeDown, Timeout
 from hoplite.torch.backend import keeper
+from hoplite.torch.backend.group import ranks_in_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -126,13 +127,24 @@ class Exchange:
             self.store.set(f"hoplite/{name}/here/{self._rank}", "")
             return name
         known = dict.fromkeys(range(1, self._size), "")
-        while known:
+        limit_s, start = self.store.timeout.total_seconds(), time.monotonic()
+        while True:
             for rank, old in known.items():
                 known[rank] = self._wait_for(f"hoplite/word/{rank}").decode()
                 if known[rank] != old:
                     self.store.set(f"hoplite/reply/{known[rank]}", word)
             known = {rank: old for rank, old in known.items() if not self._has(f"hoplite/{word}/here/{rank}")}
-        return word
+            if not known:
+                return word
+            # The word of a rank can be that of a process that is gone, and maybe no other follows.
+            waited_s = time.monotonic() - start
+            if waited_s >= LOOK_S and (why := self._hopeless()) is not None:
+                raise HopliteError(f"the group can't form without {ranks_in_words(known)}: {why}")
+            if waited_s >= limit_s:
+                raise Timeout(
+                    f"{ranks_in_words(known)} did not reply to rank 0 within {limit_s:g} s: check whether they still "
+                    "run, then form the group again"
+                )
 
     def _has(self, key: str, seconds: float = REPLY_S) -> bool:
         """Whether a key exists, or does within so many seconds."""
