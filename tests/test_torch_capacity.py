@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import textwrap
 import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import hoplite
-from torch_ranks import in_threads, options
+from hoplite import testing
+from torch_ranks import free_port, in_processes, in_threads, options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -71,6 +73,10 @@ def call(group: Any, rank: int, op: str, mib: int) -> None:
         group.allgather([lists], [own], options("Allgather"))
     elif op == "gather":
         group.gather([lists] if rank == 0 else [], [own], options("Gather", rootRank=0))
+    elif op == "all_to_all":
+        group.all_to_all_single(torch.empty_like(own), own, [], [], options("AllToAll"))
+    elif op == "all_to_all in lists":
+        group.alltoall(list(torch.empty_like(own).chunk(RANKS)), list(own.chunk(RANKS)), options("AllToAll"))
     elif op == "scatter":
         group.scatter([own], [lists] if rank == 0 else [], options("Scatter", rootRank=0))
     else:
@@ -90,6 +96,8 @@ def call(group: Any, rank: int, op: str, mib: int) -> None:
         # These need space for one input at a time.
         ("scatter", 36, 72),
         ("broadcast", 60, 72),
+        ("all_to_all", 180, 216),
+        ("all_to_all in lists", 180, 216),
     ],
 )
 def test_an_operation_that_exceeds_the_capacity_fails_before_it_waits_for_space(
@@ -133,3 +141,32 @@ def test_an_error_of_one_rank_reaches_the_others_with_its_reason(odd: int) -> No
 
     texts = in_threads(RANKS, TIMEOUT_S, caught)
     assert all("single memory location" in text for text in texts), texts
+
+
+OF_TWO_HOSTS = """
+    import os
+    rank = int(os.environ["RANK"])
+    os.environ["HOPLITE_ADDRESS"] = {addresses!r}[rank]
+    import hoplite.torch, torch, torch.distributed as dist
+    from datetime import timedelta
+    dist.init_process_group("hoplite", timeout=timedelta(seconds={timeout_s}))
+    values = torch.full((2 * {mib} << 20,), rank, dtype=torch.uint8)
+    output = torch.empty_like(values)
+    try:
+        dist.all_to_all_single(output, values)
+        assert [int(part.max()) for part in output.chunk(2)] == [0, 1]
+        print("received")
+    except dist.DistBackendError as error:
+        print(error)
+    dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize(("mib", "text"), [(24, "received"), (40, "need 83886080 bytes at the same time")])
+def test_all_to_all_needs_space_for_what_a_host_sends_to_others_and_one_tensor(mib: int, text: str) -> None:
+    with testing.cluster(2, capacity="64MiB") as nodes:
+        addresses = [f"unix:{node.socket}" for node in nodes]
+        program = textwrap.dedent(OF_TWO_HOSTS).format(addresses=addresses, mib=mib, timeout_s=TIMEOUT_S)
+        ended = in_processes(2, free_port(), program)
+    assert [status for status, _ in ended] == [0, 0], ended
+    assert all(text in output for _, output in ended), ended

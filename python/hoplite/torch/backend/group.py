@@ -103,6 +103,10 @@ class Group:
         """Returns the other ranks, from the next one on, so that ranks do not all read from the same rank first."""
         return [(self.rank + step) % self.size for step in range(1, self.size)]
 
+    def ranks_elsewhere(self, rank: int) -> int:
+        """Returns how many ranks are on another host than a rank."""
+        return self.size - next(len(ranks) for ranks, _ in self._hosts if rank in ranks)
+
     def check_fits(
         self, inputs: Sequence[int], result: int = 0, *, root: int | None = None, copies: bool = False
     ) -> None:

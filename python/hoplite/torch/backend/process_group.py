@@ -197,7 +197,7 @@ class Collectives:
             await collectives.all_to_all(call, hosts(inputs), memories)
             give_all_back(outputs, memories)
 
-        return self._start("all_to_all", opts, steps, outputs)
+        return self._start("all_to_all", opts, steps, outputs, nbytes=_nbytes(inputs, outputs))
 
     def all_to_all_single(
         self,
@@ -215,7 +215,7 @@ class Collectives:
             await collectives.all_to_all(call, _rows(host(input), input_sizes, size), _rows(memory, output_sizes, size))
             give_back(output, memory)
 
-        return self._start("all_to_all_single", opts, steps, [output])
+        return self._start("all_to_all_single", opts, steps, [output], nbytes=_nbytes([input], [output]))
 
     alltoall_base = all_to_all_single
 
@@ -381,6 +381,11 @@ def _only(tensors: Sequence[Tensor]) -> Tensor:
 
 def _dense(tensor: Tensor) -> Tensor:
     return tensor.detach().contiguous()
+
+
+def _nbytes(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:
+    """Returns the size of what a rank sends and receives, in bytes."""
+    return sum(tensor.nbytes for tensor in (*inputs, *outputs))
 
 
 def _rows(memory: Tensor, sizes: list[int], ranks: int) -> list[Tensor]:
