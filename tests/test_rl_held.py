@@ -54,6 +54,13 @@ def test_every_tensor_arrives_as_it_was_published(bucket: int | str | None) -> N
         found[name].zero_()
 
 
+def test_another_default_device_of_the_caller_is_not_used() -> None:
+    ht.publish({"weight": torch.arange(12)}, "policy/1", timeout=SOON)
+    with torch.device("meta"):
+        found = dict(Held("policy/1", SOON).tensors("cpu"))
+    assert found["weight"].tolist() == list(range(12))
+
+
 def test_shards_are_joined() -> None:
     whole = torch.arange(24).view(4, 6)
     halves = [slice(0, 4), slice(4, 6)]

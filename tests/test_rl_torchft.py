@@ -151,6 +151,14 @@ def test_a_state_arrives_as_it_was(clients: list[hoplite.Client]) -> None:
     assert torch.equal(receive(receiver, senders, 3)["whole"], big)
 
 
+def test_another_default_device_of_the_receiver_is_not_used(clients: list[hoplite.Client]) -> None:
+    sender, receiver = (HopliteTransport(client=client) for client in clients[:2])
+    send(sender, 1, {"weight": torch.arange(12)})
+    with torch.device("meta"):
+        found = receive(receiver, sender, 1)
+    assert found["weight"].tolist() == list(range(12))
+
+
 def test_a_state_may_change_once_it_is_sent(clients: list[hoplite.Client]) -> None:
     sender = HopliteTransport(client=clients[0])
     weights = numbered(100_000)

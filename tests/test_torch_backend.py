@@ -151,6 +151,16 @@ def test_views_keep_their_strides_and_empty_tensors_pass() -> None:
     in_threads(RANKS, 20, body)
 
 
+def test_another_default_device_of_the_caller_is_not_used() -> None:
+    def body(group: Any, rank: int) -> None:
+        for tensor in (torch.full((3, 3), rank + 1.0).t(), torch.full((3, 3), rank + 1.0).to_sparse()):
+            with torch.device("meta"):
+                group.allreduce([tensor], options("Allreduce", reduceOp=dist.ReduceOp.SUM))
+            assert tensor.to_dense().eq(6).all()
+
+    in_threads(RANKS, 20, body)
+
+
 def test_many_operations_run_at_once_and_in_any_order() -> None:
     def body(group: Any, rank: int) -> None:
         asynchronous = options("Allreduce", reduceOp=dist.ReduceOp.SUM, asyncOp=True)

@@ -205,3 +205,12 @@ def test_the_state_of_a_model_round_trips(clients: list[Client]) -> None:
         for name, value in mine.state_dict().items():
             clients[1].get(refs[name], out=value, timeout=SOON)
     assert torch.equal(mine(torch.ones(100)), model(torch.ones(100)))
+
+
+def test_another_default_device_of_the_caller_is_not_used(clients: list[Client]) -> None:
+    values = [tensor("float32", 3, 4).t(), tensor("bfloat16", 2), torch.empty(0, 3)]
+    with torch.device("meta"):
+        refs = [clients[0].put(value, timeout=SOON) for value in values]
+        found = [clients[1].get(ref, timeout=SOON) for ref in refs]
+    for value, got in zip(values, found, strict=True):
+        assert torch.equal(value, got)

@@ -94,7 +94,7 @@ class Held:
 
     def _tensor(self, entry: Any, device: Any) -> Any:
         # From pinned memory, a GPU copies at the speed of the bus.
-        data = torch.empty(entry.nbytes, dtype=torch.uint8, pin_memory=device.type == "cuda")
+        data = torch.empty(entry.nbytes, dtype=torch.uint8, device="cpu", pin_memory=device.type == "cuda")
         here = memoryview(data.numpy())
         end = entry.offset + entry.nbytes
         # The extents are in order and without gaps.

@@ -129,7 +129,7 @@ class HopliteTransport(CheckpointTransport[Any]):
         names = header["chunks"]
         if len(names) != len(spans):
             raise DecodeError(f"step {step} of {metadata} has {len(names)} chunks, not {len(spans)}: send it again")
-        data = torch.empty(skeleton.nbytes, dtype=torch.uint8)
+        data = torch.empty(skeleton.nbytes, dtype=torch.uint8, device="cpu")
         parts = [memoryview(data[start:end].numpy()) for start, end in spans]
         self._client.get(names, out=parts, timeout=_left(deadline))
         return skeleton.filled(data)

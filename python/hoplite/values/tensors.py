@@ -134,7 +134,7 @@ def _over(data: Buffer, dtype: Any, shape: tuple[int, ...]) -> Any:  # noqa: ANN
     torch = require("torch", "a tensor")
     if math.prod(shape) == 0:
         # frombuffer refuses an empty buffer.
-        return torch.empty(shape, dtype=dtype)
+        return torch.empty(shape, dtype=dtype, device="cpu")
     _hush()
     return torch.frombuffer(data, dtype=dtype).reshape(shape)
 

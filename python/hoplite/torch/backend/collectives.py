@@ -241,7 +241,7 @@ async def all_to_all(call: Call, inputs: Sequence[Tensor], outputs: Sequence[Ten
 async def all_reduce_sparse(call: Call, tensor: Tensor) -> Tensor:
     """Returns the sum of sparse COO tensors of one shape, one of each rank."""
     group, own = call.group, tensor.coalesce()
-    parts, axes = own.values(), torch.tensor(own.shape[: own.sparse_dim()]).reshape(-1, 1)
+    parts, axes = own.values(), torch.tensor(own.shape[: own.sparse_dim()], device="cpu").reshape(-1, 1)
     # The first column is the shape: ranks compare it, and indices beyond it would be wrong.
     columns = torch.cat([axes, own.indices()], dim=1)
     names = [await call.put(array(columns.contiguous()), "i"), await call.put(typed(parts.contiguous()), "v")]
@@ -258,7 +258,7 @@ async def all_reduce_sparse(call: Call, tensor: Tensor) -> Tensor:
                 f"{parts.dtype}{axes[:, 0].tolist()}"
             )
         values = values.reshape(indices.shape[1], *parts.shape[1:])
-        total = total + torch.sparse_coo_tensor(indices, values, own.shape, check_invariants=True)
+        total = total + torch.sparse_coo_tensor(indices, values, own.shape, device="cpu", check_invariants=True)
     return total.coalesce()
 
 

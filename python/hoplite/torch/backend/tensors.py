@@ -65,7 +65,7 @@ def host(tensor: Tensor, *, filled: bool = True) -> Tensor:
     if tensor.device.type == "cpu" and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
         return tensor
     is_on_gpu = tensor.device.type == "cuda"
-    memory = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=is_on_gpu)
+    memory = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=is_on_gpu)
     if filled and is_on_gpu:
         _copy(memory, tensor, tensor.device)
     elif filled:
