@@ -116,6 +116,36 @@ def test_a_new_group_after_the_death_of_a_rank_fails_at_once() -> None:
     assert all("rank 1 died" in ended[rank][1] for rank in (0, 2)), ended
 
 
+def test_survivors_that_aborted_wait_for_each_other_in_a_new_group() -> None:
+    program = """
+        import hoplite.torch, os, signal, time, torch, torch.distributed as dist
+        dist.init_process_group("hoplite")
+        rank = dist.get_rank()
+        store = dist.distributed_c10d._get_default_store()
+        # As DistributedDataParallel holds its group.
+        held = dist.group.WORLD
+        store.set(f"ready/{rank}", "")
+        store.wait([f"ready/{other}" for other in range(3)])
+        if rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        try:
+            dist.barrier()
+        except dist.DistBackendError as error:
+            print(error)
+        dist.distributed_c10d._abort_process_group()
+        # Longer than a rank waits before it checks whether the others can come.
+        time.sleep(rank)
+        survivors = dist.PrefixStore("survivors", store)
+        dist.init_process_group("hoplite", store=survivors, rank=rank // 2, world_size=2)
+        tensor = torch.ones(3)
+        dist.all_reduce(tensor)
+        print("formed", tensor.tolist())
+        """
+    ended = in_processes(3, free_port(), textwrap.dedent(program))
+    assert [status for status, _ in ended] == [0, -9, 0], ended
+    assert all("rank 1 died" in ended[rank][1] and "formed [2.0, 2.0, 2.0]" in ended[rank][1] for rank in (0, 2)), ended
+
+
 def exchange_after_a_stale_word(timeout_s: float, hopeless: str | None) -> None:
     """Rank 0 finds the words of ranks 1 and 2 in the store; neither rank replies."""
     store = dist.HashStore()

@@ -156,7 +156,8 @@ class Member:
         self._enter(client, prefix, facts)
 
     def abort(self) -> None:
-        """Ends all operations of this rank."""
+        """Ends all operations of this rank. A death in this group no longer prevents other groups."""
+        self._has_left = True
         if self._entry is not None and self._entry.group.failure is None:
             self._entry.liveness.abort()
 
@@ -210,6 +211,7 @@ class Member:
         group = Group(client, prefix, self.rank, self.size, self._timeout_s, budget, list(hosts.values()))
         liveness = Liveness(group, [fact["ref"] for fact in facts])
         self._entry = _Entry(group, Messages(group, liveness), liveness)
+        self._has_left = False
 
 
 def _client(shared: hoplite.Client, job: str) -> hoplite.Client:
