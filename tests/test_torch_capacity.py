@@ -119,6 +119,16 @@ def test_a_rank_that_can_not_send_ends_the_wait_of_the_receiver() -> None:
     assert all("capacity of 67108864 bytes" in text for text in errors(body)[:2])
 
 
+def test_an_error_in_what_a_rank_receives_ends_its_wait_for_space() -> None:
+    def body(group: Any, rank: int) -> None:
+        inputs, outputs = ([torch.empty(40 * MIB, dtype=torch.uint8) for _ in range(RANKS)] for _ in range(2))
+        if rank == 0:
+            outputs[1:] = [output[1:] for output in outputs[1:]]
+        group.alltoall(outputs, inputs, options("AllToAll"))
+
+    assert all("pass tensors of one dtype and size" in text for text in errors(body))
+
+
 @pytest.mark.parametrize("odd", range(RANKS))
 def test_an_error_of_one_rank_reaches_the_others_with_its_reason(odd: int) -> None:
     def body(group: Any, rank: int) -> None:

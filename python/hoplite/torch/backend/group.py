@@ -266,9 +266,12 @@ class Call:
         getting = asyncio.ensure_future(get)
         # The request is sent before the put.
         await asyncio.sleep(0)
+        putting = asyncio.ensure_future(put)
         try:
-            return await put, await getting
+            # The first error of either ends both: the put may wait for space that only a get frees.
+            return await asyncio.gather(putting, getting)
         except BaseException:
+            putting.cancel()
             getting.cancel()
             raise
 
