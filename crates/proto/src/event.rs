@@ -315,8 +315,8 @@ pub enum Action {
         /// The reply.
         reply: Result<Reply, Error>,
     },
-    /// A request holds nothing more: what it began and what went on after its reply has ended. Comes once for each
-    /// reduce.
+    /// What a request began and what went on after its reply has ended, or a part of it. Comes once for each reduce,
+    /// reservation, slot, and lease, however it ends.
     WorkEnded {
         /// The request.
         request: RequestId,

@@ -1,6 +1,9 @@
 //! Open requests of clients to the state machine, and the recipients of their replies.
 
-use std::{collections::BTreeMap, sync::Mutex};
+use std::{
+    collections::{BTreeMap, btree_map::Entry},
+    sync::Mutex,
+};
 
 use hoplite_proto::{
     error::Error as CallError,
@@ -17,13 +20,17 @@ use crate::{digest, sync::lock};
 /// Receives the reply to a request, on any thread, without blocking.
 pub(crate) type Sink = Box<dyn FnOnce(Result<Reply, CallError>) + Send>;
 
+/// What a request holds until the work that it began ends. Called when a part of the work has ended; returns whether
+/// more remains.
+pub(crate) type Held = Box<dyn FnMut() -> bool + Send>;
+
 /// The open requests of a node's clients.
 pub(crate) struct Requests {
     events: EventSender,
     tasks: Supervisor,
     replies: Mutex<BTreeMap<RequestId, Sink>>,
     /// What requests hold until the work that they began ends, after their replies.
-    held: Mutex<BTreeMap<RequestId, Box<dyn Send>>>,
+    held: Mutex<BTreeMap<RequestId, Held>>,
 }
 
 impl Requests {
@@ -53,7 +60,7 @@ impl Requests {
         body: Request,
         deadline: Option<Instant>,
         sink: Sink,
-        held: Box<dyn Send>,
+        held: Held,
     ) -> RequestId {
         let request = RequestId(self.events.next_id());
         lock(&self.held).insert(request, held);
@@ -100,7 +107,8 @@ impl Requests {
     /// Passes a reply to the request that waits for it.
     pub(crate) fn answer(&self, request: RequestId, reply: Result<Reply, CallError>) {
         if reply.is_err() {
-            self.work_ended(request);
+            let held = lock(&self.held).remove(&request);
+            drop(held);
         }
         let sink = lock(&self.replies).remove(&request);
         if let Some(sink) = sink {
@@ -108,10 +116,14 @@ impl Requests {
         }
     }
 
-    /// Drops what a request holds.
+    /// The work that a request began has ended, or a part of it.
     pub(crate) fn work_ended(&self, request: RequestId) {
-        let held = lock(&self.held).remove(&request);
-        drop(held);
+        let mut all = lock(&self.held);
+        if let Entry::Occupied(mut held) = all.entry(request)
+            && !held.get_mut()()
+        {
+            drop(held.remove());
+        }
     }
 
     /// Fails every request because the node has ended.

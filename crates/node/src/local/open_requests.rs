@@ -2,12 +2,15 @@
 
 use std::{collections::HashMap, io};
 
-use hoplite_proto::{error::Error as CallError, id::RequestId, request::Request};
+use hoplite_proto::{
+    error::Error as CallError, id::RequestId, limits::SLOTS_MAX, request::Request,
+};
 
 use super::{
     limits::{ID_COST_BYTES, REQUEST_COST_BYTES, REQUEST_SHARE_BYTES, REQUESTS_MAX},
     quota::{QuotaExceeded, QuotaHolder, QuotaPermit},
 };
+use crate::engine::requests::Held;
 
 /// The open requests of one process.
 pub(super) struct OpenRequests {
@@ -32,6 +35,18 @@ pub(super) struct OverLimit {
     pub(super) error: CallError,
 }
 
+/// Places that a request takes of limits, besides its bytes.
+#[derive(Default)]
+pub(super) struct Places {
+    pub(super) until_reply: Option<QuotaPermit>,
+    /// Until the work that it began ends.
+    pub(super) until_end: Option<QuotaPermit>,
+    /// How many parts of that work end one by one.
+    pub(super) parts: u64,
+    /// The reply if it would have to wait.
+    pub(super) may_not_wait: Option<OverLimit>,
+}
+
 impl OverLimit {
     /// A process or grant that has `own` of the `taken` places or bytes.
     pub(super) fn of(
@@ -47,9 +62,14 @@ impl OverLimit {
         Self { limit, error: CallError::InvalidArgument(said) }
     }
 
-    /// A request or reduce whose bytes exceed the share.
+    /// A request, or what it begins, whose bytes exceed the share.
     pub(super) fn of_bytes(excess: QuotaExceeded) -> Self {
-        Self::of("REQUEST_BYTES_TOTAL_MAX", "bytes of open requests and unfinished reduces", excess)
+        let what = "bytes of open requests and unfinished reduces, reservations, slots, and leases";
+        let mut over = Self::of("REQUEST_BYTES_TOTAL_MAX", what, excess);
+        if let CallError::InvalidArgument(said) = &mut over.error {
+            said.push_str(", put what is reserved, or release leases");
+        }
+        over
     }
 }
 
@@ -70,6 +90,32 @@ pub(super) fn cost(body: &Request, frame: usize) -> u64 {
 /// its inputs, which may be long, and what the node stores of each.
 pub(super) fn reduce_cost(inputs: usize, frame: usize) -> u64 {
     frame as u64 + REQUEST_COST_BYTES + inputs as u64 * ID_COST_BYTES
+}
+
+/// The ids that a request of `frame` bytes reserves or leases, and the bytes that each takes until it is put, released,
+/// or gone.
+pub(super) fn kept_cost(body: &Request, frame: usize) -> Option<(u64, u64)> {
+    match body {
+        Request::Reserve { .. } | Request::AcquireLease { .. } | Request::JoinJob { .. } => {
+            Some((1, frame as u64 + ID_COST_BYTES))
+        }
+        // More than the most are refused.
+        Request::Slots { count } if (1..=SLOTS_MAX as u64).contains(&u64::from(*count)) => {
+            Some((u64::from(*count), ID_COST_BYTES))
+        }
+        _ => None,
+    }
+}
+
+/// Holds the share of a request until all of the `parts` have ended that it began, and frees that of each.
+pub(super) fn hold(mut share: QuotaPermit, mut parts: u64) -> Held {
+    let each = share.amount() / parts.max(1);
+    Box::new(move || {
+        parts = parts.saturating_sub(1);
+        // A smaller share is always granted.
+        let _ = share.resize(each * parts);
+        parts > 0
+    })
 }
 
 impl OpenRequests {

@@ -147,6 +147,11 @@ impl State {
 }
 
 impl QuotaPermit {
+    /// The amount that is taken.
+    pub(super) const fn amount(&self) -> u64 {
+        self.amount
+    }
+
     /// Changes the amount, as if the difference was taken or freed.
     pub(super) fn resize(&mut self, amount: u64) -> Result<(), QuotaExceeded> {
         if amount == self.amount {

@@ -16,7 +16,7 @@ use tokio::{net::UnixStream, sync::Notify};
 
 use super::{
     limits,
-    open_requests::{self, OpenRequests, OverLimit},
+    open_requests::{self, OpenRequests, OverLimit, Places},
     programs::{Attachment, Programs},
     protocol::{FRAME_BYTES_MAX, FromNode, LOCAL_VERSION, ToNode, frame},
     quota::{Quota, QuotaExceeded, QuotaHolder, QuotaPermit},
@@ -56,16 +56,6 @@ pub(super) struct Session {
     ended: Notify,
     /// The reason, if the process broke the protocol.
     fault: Mutex<Option<String>>,
-}
-
-/// Places that a request takes of limits, besides its bytes.
-#[derive(Default)]
-struct Places {
-    until_reply: Option<QuotaPermit>,
-    /// Until the work that it began ends.
-    until_end: Option<QuotaPermit>,
-    /// The reply if it would have to wait.
-    may_not_wait: Option<OverLimit>,
 }
 
 impl Session {
@@ -305,7 +295,12 @@ impl Session {
             take(&self.programs.listings, 1)
                 .map_err(|excess| OverLimit::of("LISTINGS_MAX", "open pages of listings", excess))
         };
-        let mut places = Places::default();
+        let mut places = Places { parts: 1, ..Places::default() };
+        if let Some((parts, each)) = open_requests::kept_cost(body, bytes) {
+            let share = take(&self.programs.request_bytes, parts * each);
+            places.until_end = Some(share.map_err(OverLimit::of_bytes)?);
+            places.parts = parts;
+        }
         match body {
             Request::List { .. } | Request::Objects { .. } | Request::Status => {
                 places.until_reply = Some(listing()?);
@@ -402,7 +397,7 @@ impl Session {
             stored.grew();
         }
         let session = self.clone();
-        let Places { until_reply, until_end, may_not_wait } = places;
+        let Places { until_reply, until_end, parts, may_not_wait } = places;
         let ours = if matches!(body, Request::Status) {
             self.programs.describe(self.client, move |json| {
                 drop(until_reply);
@@ -422,7 +417,10 @@ impl Session {
             });
             let (client, requests) = (self.client, &self.programs.requests);
             match until_end {
-                Some(held) => requests.submit_holding(client, body, deadline, sink, Box::new(held)),
+                Some(share) => {
+                    let held = open_requests::hold(share, parts);
+                    requests.submit_holding(client, body, deadline, sink, held)
+                }
                 None => requests.submit(client, body, deadline, false, sink),
             }
         };

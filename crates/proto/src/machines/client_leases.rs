@@ -5,10 +5,14 @@
 //! remembers a released lease for as long as the owners wait, so that a new owner learns of the release too. Does not
 //! know objects.
 
-use alloc::{collections::BTreeMap, vec::Vec};
+use alloc::{
+    collections::{BTreeMap, btree_map::Entry},
+    vec::Vec,
+};
 
 use crate::{
-    id::{ClientId, Name},
+    event::Action,
+    id::{ClientId, Name, RequestId},
     lifetime::Lease,
     limits::LEASE_GRACE_NS,
     machines::{membership_change::MembershipChange, world::World},
@@ -26,9 +30,19 @@ pub(crate) struct ClientLeases {
 /// The clients that have taken a lease, and how often each.
 #[derive(Debug, Default)]
 struct LeaseHolders {
-    by: BTreeMap<ClientId, u32>,
+    by: BTreeMap<ClientId, LeaseHolder>,
+    /// The request of the last client that is gone, which ends when the lease is forgotten or taken again.
+    last: Option<RequestId>,
     /// When to forget that the last client is gone.
     forgotten_at: Option<Instant>,
+}
+
+/// A client that has taken a lease.
+#[derive(Debug)]
+struct LeaseHolder {
+    times: u32,
+    /// The first request, whose work ends with the lease.
+    request: RequestId,
 }
 
 impl Deadline for LeaseHolders {
@@ -53,22 +67,45 @@ impl ClientLeases {
     }
 
     /// Makes later objects of a client belong to a job.
-    pub(crate) fn join(&mut self, client: ClientId, job: Name, world: &mut World) {
+    pub(crate) fn join(
+        &mut self,
+        client: ClientId,
+        request: RequestId,
+        job: Name,
+        world: &mut World,
+    ) {
         let left = self.jobs.insert(client, job.clone());
-        self.acquire(client, Lease::Job(job), world);
+        self.acquire(client, request, Lease::Job(job), world);
         if let Some(left) = left {
             self.release(client, &Lease::Job(left), world);
         }
     }
 
-    pub(crate) fn acquire(&mut self, client: ClientId, lease: Lease, world: &mut World) {
+    pub(crate) fn acquire(
+        &mut self,
+        client: ClientId,
+        request: RequestId,
+        lease: Lease,
+        world: &mut World,
+    ) {
         if !self.taken.contains_key(&lease) {
             self.taken.insert(lease.clone(), LeaseHolders::default());
         }
         let is_first = self.taken.update(&lease, |taken| {
             let is_first = taken.by.is_empty();
-            *taken.by.entry(client).or_default() += 1;
             taken.forgotten_at = None;
+            if let Some(request) = taken.last.take() {
+                world.act(Action::WorkEnded { request });
+            }
+            match taken.by.entry(client) {
+                Entry::Vacant(entry) => {
+                    entry.insert(LeaseHolder { times: 1, request });
+                }
+                Entry::Occupied(mut entry) => {
+                    entry.get_mut().times += 1;
+                    world.act(Action::WorkEnded { request });
+                }
+            }
             is_first
         });
         if is_first == Some(true) {
@@ -78,12 +115,9 @@ impl ClientLeases {
 
     pub(crate) fn release(&mut self, client: ClientId, lease: &Lease, world: &mut World) {
         let is_last = self.taken.update(lease, |taken| {
-            let Some(times) = taken.by.get_mut(&client) else { return false };
-            *times -= 1;
-            if *times == 0 {
-                taken.by.remove(&client);
-            }
-            taken.ends_if_last(world.now())
+            let Some(holder) = taken.by.get_mut(&client) else { return false };
+            holder.times -= 1;
+            holder.times == 0 && taken.remove(client, world)
         });
         if is_last == Some(true) {
             tell_owners(lease, false, world);
@@ -95,10 +129,7 @@ impl ClientLeases {
         self.jobs.remove(&client);
         let its = self.taken.iter().filter(|(_, taken)| taken.by.contains_key(&client));
         for lease in its.map(|(lease, _)| lease.clone()).collect::<Vec<Lease>>() {
-            let is_last = self.taken.update(&lease, |taken| {
-                taken.by.remove(&client);
-                taken.ends_if_last(world.now())
-            });
+            let is_last = self.taken.update(&lease, |taken| taken.remove(client, world));
             if is_last == Some(true) {
                 tell_owners(&lease, false, world);
             }
@@ -115,18 +146,27 @@ impl ClientLeases {
         }
     }
 
-    pub(crate) fn expire(&mut self, now: Instant) {
-        for lease in self.taken.due(now) {
-            self.taken.remove(&lease);
+    pub(crate) fn expire(&mut self, world: &mut World) {
+        for lease in self.taken.due(world.now()) {
+            let request = self.taken.remove(&lease).and_then(|taken| taken.last);
+            if let Some(request) = request {
+                world.act(Action::WorkEnded { request });
+            }
         }
     }
 }
 
 impl LeaseHolders {
-    /// Schedules that the lease is forgotten, if its last client is gone. Returns whether it is.
-    fn ends_if_last(&mut self, now: Instant) -> bool {
+    /// Removes a client. Schedules that the lease is forgotten, if that was the last one. Returns whether it was.
+    fn remove(&mut self, client: ClientId, world: &mut World) -> bool {
+        let Some(LeaseHolder { request, .. }) = self.by.remove(&client) else { return false };
         let is_last = self.by.is_empty();
-        self.forgotten_at = is_last.then_some(now + LEASE_GRACE_NS);
+        if is_last {
+            self.forgotten_at = Some(world.now() + LEASE_GRACE_NS);
+            self.last = Some(request);
+        } else {
+            world.act(Action::WorkEnded { request });
+        }
         is_last
     }
 }
@@ -138,7 +178,6 @@ fn tell_owners(lease: &Lease, is_held: bool, world: &mut World) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::Action;
 
     const LEASE: &str = "run-7";
 
@@ -159,14 +198,49 @@ mod tests {
         told
     }
 
+    fn expire(leases: &mut ClientLeases, world: &mut World) {
+        world.begin(leases.deadline().expect("a released lease"), &mut Vec::new());
+        leases.expire(world);
+    }
+
+    /// Which requests hold nothing more, in the order of their ends.
+    fn ended(world: &mut World) -> Vec<u64> {
+        let ended = |action: &Action| match action {
+            Action::WorkEnded { request } => Some(request.0),
+            _ => None,
+        };
+        world.taken().iter().filter_map(ended).collect()
+    }
+
+    #[test]
+    fn each_client_of_a_lease_holds_it_and_the_last_one_until_it_is_forgotten() {
+        let (mut leases, mut world) = (ClientLeases::default(), World::of(3));
+        let (one, two) = (ClientId(1), ClientId(2));
+        for (client, request) in [(one, 1), (one, 2), (two, 3)] {
+            leases.acquire(client, RequestId(request), lease(), &mut world);
+        }
+        assert_eq!(ended(&mut world), [2]);
+        leases.release(one, &lease(), &mut world);
+        leases.release(two, &lease(), &mut world);
+        assert_eq!(ended(&mut world), [3]);
+        leases.client_disconnected(one, &mut world);
+        assert_eq!(ended(&mut world), [0; 0]);
+        leases.acquire(two, RequestId(4), lease(), &mut world);
+        assert_eq!(ended(&mut world), [1]);
+        leases.release(two, &lease(), &mut world);
+        assert_eq!(ended(&mut world), [0; 0]);
+        expire(&mut leases, &mut world);
+        assert_eq!(ended(&mut world), [4]);
+    }
+
     #[test]
     fn owners_are_notified_of_the_first_taker_and_the_last() {
         let (mut leases, mut world) = (ClientLeases::default(), World::of(3));
         let job: Name = LEASE.parse().expect("a name");
-        leases.join(ClientId(1), job.clone(), &mut world);
+        leases.join(ClientId(1), RequestId(1), job.clone(), &mut world);
         assert_eq!(told(&mut world), [true]);
-        leases.join(ClientId(2), job.clone(), &mut world);
-        leases.acquire(ClientId(2), lease(), &mut world);
+        leases.join(ClientId(2), RequestId(2), job.clone(), &mut world);
+        leases.acquire(ClientId(2), RequestId(3), lease(), &mut world);
         leases.client_disconnected(ClientId(1), &mut world);
         leases.release(ClientId(2), &lease(), &mut world);
         assert_eq!(told(&mut world), [false; 0]);
@@ -175,7 +249,7 @@ mod tests {
         leases.release(ClientId(2), &lease(), &mut world);
         assert_eq!(told(&mut world), [false]);
         assert_eq!((leases.len(), leases.deadline()), (0, Some(Instant(LEASE_GRACE_NS))));
-        leases.expire(Instant(LEASE_GRACE_NS));
+        expire(&mut leases, &mut world);
         assert_eq!(leases.deadline(), None);
     }
 
@@ -183,10 +257,10 @@ mod tests {
     fn a_client_of_another_job_leaves_its_first_one() {
         let (mut leases, mut world) = (ClientLeases::default(), World::of(3));
         let job = |name: &str| name.parse().expect("a name");
-        leases.join(ClientId(1), job(LEASE), &mut world);
-        leases.join(ClientId(1), job(LEASE), &mut world);
+        leases.join(ClientId(1), RequestId(1), job(LEASE), &mut world);
+        leases.join(ClientId(1), RequestId(1), job(LEASE), &mut world);
         assert_eq!(leases.len(), 1);
-        leases.join(ClientId(1), job("run-8"), &mut world);
+        leases.join(ClientId(1), RequestId(1), job("run-8"), &mut world);
         assert_eq!(leases.len(), 1);
         leases.client_disconnected(ClientId(1), &mut world);
         assert_eq!(leases.len(), 0);

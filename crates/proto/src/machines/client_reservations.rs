@@ -16,6 +16,7 @@ use alloc::{collections::BTreeMap, format, string::String, vec::Vec};
 use crate::{
     directory::Directory,
     error::Error,
+    event::Action,
     id::{ClientId, Instance, NodeId, ObjectId, RequestId},
     machines::{membership_change::MembershipChange, world::World},
     message::Message,
@@ -30,6 +31,8 @@ pub(crate) struct ClientReservations {
 #[derive(Clone, Copy, Debug)]
 struct Reservation {
     client: ClientId,
+    /// The request that began it, whose work ends with it.
+    request: RequestId,
     /// Represents the reservation of a name or slot at its owners. No object ever has this instance.
     instance: Option<Instance>,
     state: State,
@@ -37,10 +40,10 @@ struct Reservation {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// The owner of the name has not replied yet: the request of the client.
-    Asked(RequestId),
+    /// The owner of the name has not replied yet, nor has the request of the client its reply.
+    Asked,
     Reserved,
-    /// Its client makes the object. Only names are in this state; an id is forgotten instead.
+    /// Its client makes the object.
     Used,
     /// A slot, which any client may fill.
     Slot,
@@ -80,20 +83,28 @@ impl ClientReservations {
     }
 
     /// Reserves a new id for a client.
-    pub(crate) fn mint(&mut self, client: ClientId, world: &mut World) -> ObjectId {
+    pub(crate) fn mint(
+        &mut self,
+        client: ClientId,
+        request: RequestId,
+        world: &mut World,
+    ) -> ObjectId {
         let id = world.mint();
-        self.grant(id.clone(), client);
+        let state = State::Reserved;
+        self.all.insert(id.clone(), Reservation { client, request, instance: None, state });
         id
     }
 
-    fn grant(&mut self, id: ObjectId, client: ClientId) {
-        self.all.insert(id, Reservation { client, instance: None, state: State::Reserved });
-    }
-
     /// Records a slot of a client.
-    pub(crate) fn open_slot(&mut self, id: ObjectId, client: ClientId, instance: Instance) {
+    pub(crate) fn open_slot(
+        &mut self,
+        id: ObjectId,
+        client: ClientId,
+        request: RequestId,
+        instance: Instance,
+    ) {
         let (instance, state) = (Some(instance), State::Slot);
-        self.all.insert(id, Reservation { client, instance, state });
+        self.all.insert(id, Reservation { client, request, instance, state });
     }
 
     /// Requests a name from its owner. Returns false if a client has reserved or requested it here already.
@@ -108,8 +119,8 @@ impl ClientReservations {
             return false;
         }
         let instance = world.next_instance();
-        let state = State::Asked(request);
-        self.all.insert(id.clone(), Reservation { client, instance: Some(instance), state });
+        let (its, state) = (Some(instance), State::Asked);
+        self.all.insert(id.clone(), Reservation { client, request, instance: its, state });
         let owner = world.members().owners(id).primary;
         world.send(owner, Message::Reserve { id: id.clone(), instance });
         reserve_at_backup(id, instance, world);
@@ -119,14 +130,14 @@ impl ClientReservations {
     /// Whether the owner of a name has not replied yet.
     pub(crate) fn is_asked(&self, id: &ObjectId) -> bool {
         let state = self.all.get(id).map(|reservation| reservation.state);
-        matches!(state, Some(State::Asked(_)))
+        state == Some(State::Asked)
     }
 
     /// Requests the names at their backup owners too, because the primary owner is unresponsive.
     pub(crate) fn primary_unresponsive(&self, primary: NodeId, world: &mut World) {
         for (id, Reservation { instance, state, .. }) in &self.all {
             let is_there = world.members().owners(id).primary == primary;
-            if let (State::Asked(_), Some(instance), true) = (state, *instance, is_there) {
+            if let (State::Asked, Some(instance), true) = (state, *instance, is_there) {
                 reserve_at_backup(id, instance, world);
             }
         }
@@ -135,17 +146,18 @@ impl ClientReservations {
     /// The owner has granted the name. Returns the request to reply to, if it has no reply yet.
     pub(crate) fn granted(&mut self, id: &ObjectId) -> Option<RequestId> {
         let reservation = self.all.get_mut(id)?;
-        let State::Asked(request) = reservation.state else { return None };
+        if reservation.state != State::Asked {
+            return None;
+        }
         reservation.state = State::Reserved;
-        Some(request)
+        Some(reservation.request)
     }
 
-    /// Ends a reservation of a name. Returns the request to reply to, if it has no reply yet.
-    pub(crate) fn ended(&mut self, id: &ObjectId) -> Option<RequestId> {
-        match self.all.remove(id)?.state {
-            State::Asked(request) => Some(request),
-            State::Reserved | State::Used | State::Slot => None,
-        }
+    /// Ends a reservation, whose request then holds nothing more.
+    fn remove(&mut self, id: &ObjectId, world: &mut World) -> Option<Reservation> {
+        let reservation = self.all.remove(id)?;
+        world.act(Action::WorkEnded { request: reservation.request });
+        Some(reservation)
     }
 
     /// Whether this instance represents the reservation of a name or slot.
@@ -202,7 +214,7 @@ impl ClientReservations {
             );
             return Err(Error::InvalidArgument(said));
         }
-        self.forget(&id);
+        self.set(&id, client, State::Used);
         Ok(id)
     }
 
@@ -211,28 +223,31 @@ impl ClientReservations {
         its.into_iter().for_each(|reservation| reservation.state = state);
     }
 
-    /// The object of a reserved id or name was not made: its client may try again.
+    /// The object of a reserved id or name was not made: its client may try again, unless it was deleted and is not
+    /// reserved any more.
     pub(crate) fn reuse(&mut self, id: &ObjectId, client: ClientId) {
-        match id.minter() {
-            Some(_) => self.grant(id.clone(), client),
-            // The name may have been deleted, and is not reserved any more.
-            None => self.set(id, client, State::Reserved),
-        }
+        self.set(id, client, State::Reserved);
     }
 
-    /// A client has made the object of a name. Its owners then end the reservation, if there is one.
-    pub(crate) fn keep(&mut self, id: &ObjectId, client: ClientId) {
+    /// A client has made the object of an id or name, or can't make it any more. The owners of a name then end the
+    /// reservation, if there is one.
+    pub(crate) fn keep(&mut self, id: &ObjectId, client: ClientId, world: &mut World) {
         if self.is_used(id, client) {
-            self.forget(id);
+            self.forget(id, world);
         }
     }
 
-    /// Passes the reservation of a name to a reduce, whose result has the name.
-    pub(crate) fn take(&mut self, id: &ObjectId, client: ClientId) -> Option<Instance> {
+    /// Passes the reservation of an id or name to a reduce, whose result has it. Returns the instance of a name.
+    pub(crate) fn take(
+        &mut self,
+        id: &ObjectId,
+        client: ClientId,
+        world: &mut World,
+    ) -> Option<Instance> {
         if !self.is_used(id, client) {
             return None;
         }
-        self.all.remove(id)?.instance
+        self.remove(id, world)?.instance
     }
 
     /// Ends the reservations of a client that is gone, or that closes while its views live on: no other client makes
@@ -242,8 +257,10 @@ impl ClientReservations {
         // A client that is closed may still complete an object that it fills; one that is gone fills none.
         let broken = its.filter(|(_, reservation)| reservation.state != State::Used);
         for id in broken.map(|(id, _)| id.clone()).collect::<Vec<ObjectId>>() {
-            let Some(Reservation { instance, state, .. }) = self.all.remove(&id) else { continue };
-            if let (State::Asked(_), Some(instance)) = (state, instance) {
+            let Some(Reservation { instance, state, .. }) = self.remove(&id, world) else {
+                continue;
+            };
+            if let (State::Asked, Some(instance)) = (state, instance) {
                 world.send_owners(&id, &Message::Withdraw { id: id.clone(), instance });
                 continue;
             }
@@ -262,22 +279,24 @@ impl ClientReservations {
     }
 
     /// Withdraws a reservation of a name or slot, whose client waits for it no longer or which another node has got.
+    /// Returns the request to reply to, if it has no reply yet.
     pub(crate) fn withdraw(&mut self, id: &ObjectId, world: &mut World) -> Option<RequestId> {
         let instance = self.all.get(id)?.instance?;
         world.send_owners(id, &Message::Withdraw { id: id.clone(), instance });
-        self.ended(id)
+        let Reservation { request, state, .. } = self.remove(id, world)?;
+        (state == State::Asked).then_some(request)
     }
 
     /// Forgets a reservation whose id was deleted, or whose object is made.
-    pub(crate) fn forget(&mut self, id: &ObjectId) {
-        self.all.remove(id);
+    pub(crate) fn forget(&mut self, id: &ObjectId, world: &mut World) {
+        self.remove(id, world);
     }
 
     /// Sends confirmed reservations of names to new owners, and repeats unconfirmed ones.
     pub(crate) fn resend(&self, change: &MembershipChange, world: &mut World) {
         for (id, Reservation { instance, state, .. }) in &self.all {
             let Some(instance) = instance.filter(|_| !id.is_slot()) else { continue };
-            let is_confirmed = !matches!(state, State::Asked(_));
+            let is_confirmed = *state != State::Asked;
             repeat_reservation(id, instance, is_confirmed, change, world);
         }
     }

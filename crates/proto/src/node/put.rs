@@ -164,7 +164,7 @@ impl Node {
         }
         if self.client_reservations.is_of(id, instance) && id.is_slot() {
             // It is filled, and does not end with its client any more.
-            return self.client_reservations.forget(id);
+            return self.client_reservations.forget(id, &mut self.world);
         }
         if self.client_reservations.is_of(id, instance) {
             return self.name_reserved(from, id, instance, taken_by);
@@ -190,7 +190,7 @@ impl Node {
         let Some((id, request)) = self.pending_puts.confirm(instance) else { return };
         if self.copies.get(instance).is_some_and(|copy| copy.inline.is_some()) {
             if let Some(create) = self.pending_puts.end(instance) {
-                self.client_reservations.keep(&id, create.client);
+                self.client_reservations.keep(&id, create.client, &mut self.world);
             }
             self.copies.set_state(instance, State::Complete);
             self.remove_reader(instance);
@@ -221,11 +221,11 @@ impl Node {
                 format!("instance {instance} is not being filled: it is already sealed or aborted");
             return Err(Error::InvalidArgument(said));
         };
+        self.client_reservations.keep(&id, client, &mut self.world);
         let Some(copy) = self.copies.get(instance) else {
             return Err(Error::ObjectDeleted { id });
         };
         let is_doomed = copy.doomed;
-        self.client_reservations.keep(&id, client);
         self.copies.set_state(instance, State::Complete);
         self.remove_reader(instance);
         if is_doomed {
@@ -312,6 +312,8 @@ impl Node {
         if create.is_reserved && (create.id.minter().is_none() || !create.is_announced()) {
             // Announcements are withdrawn, if any, and the client may try again.
             self.client_reservations.reuse(&create.id, create.client);
+        } else if create.is_reserved {
+            self.client_reservations.keep(&create.id, create.client, &mut self.world);
         }
         // Gets that found the object growing here look elsewhere now.
         self.pull_if_wanted(&create.id);

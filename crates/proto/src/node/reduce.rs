@@ -99,7 +99,7 @@ impl Node {
         let terms = Terms::new(ttl_ns, self.client_leases.job(context.client));
         let starter = Starter { client: context.client, request: context.request };
         // The reduce takes over the reservation of its client, if there is one.
-        let reserved = self.client_reservations.take(&id, context.client);
+        let reserved = self.client_reservations.take(&id, context.client, &mut self.world);
         if id.minter().is_some() || reserved.is_some() {
             self.coordinator.begin(key, reduce, terms, starter);
             if let Some(instance) = reserved {

@@ -6,7 +6,7 @@ use alloc::{format, vec::Vec};
 use super::Node;
 use crate::{
     error::Error,
-    event::LimitSubject,
+    event::{Action, LimitSubject},
     id::{ClientId, Instance, Name, NodeId, ObjectId, ReduceId, RequestId},
     limits::{SLOTS_MAX, limit_name},
     machines::{
@@ -26,16 +26,17 @@ impl Node {
         context: &RequestContext,
         name: Option<Name>,
     ) -> Option<Result<Reply, Error>> {
-        let client = context.client;
+        let (client, request) = (context.client, context.request);
         let Some(name) = name else {
-            let id = self.client_reservations.mint(client, &mut self.world);
+            let id = self.client_reservations.mint(client, request, &mut self.world);
             return Some(Ok(Reply::Reserved { id }));
         };
         let id = ObjectId::Named(name);
         if self.client_reservations.has(&id, client) {
+            // It holds nothing: the first request does.
+            self.world.act(Action::WorkEnded { request });
             return Some(Ok(Reply::Reserved { id }));
         }
-        let request = context.request;
         if !self.client_reservations.ask(client, request, &id, &mut self.world) {
             return Some(Err(Error::NameTaken { id, holder: self.world.me() }));
         }
@@ -44,7 +45,12 @@ impl Node {
     }
 
     /// Generates slots for a client.
-    pub(super) fn slots(&mut self, client: ClientId, count: u32) -> Result<Reply, Error> {
+    pub(super) fn slots(
+        &mut self,
+        client: ClientId,
+        request: RequestId,
+        count: u32,
+    ) -> Result<Reply, Error> {
         let count = usize::try_from(count).unwrap_or(usize::MAX);
         if count > SLOTS_MAX {
             self.world.limit_reached(LimitSubject::Client(client), limit_name!(SLOTS_MAX));
@@ -61,7 +67,7 @@ impl Node {
                 }
                 return Err(error);
             }
-            self.client_reservations.open_slot(id.clone(), client, instance);
+            self.client_reservations.open_slot(id.clone(), client, request, instance);
             ids.push(id);
         }
         Ok(Reply::Slots { ids })

@@ -102,7 +102,7 @@ impl Node {
         self.expire_reduces();
         self.leaving.expire(self.world.now());
         self.hand_over();
-        self.client_leases.expire(self.world.now());
+        self.client_leases.expire(&mut self.world);
         for request in self.replicas.expire(&mut self.requests, &mut self.world) {
             self.time_out(request);
         }

@@ -31,11 +31,11 @@ impl Node {
                 self.put_inline(&context, id, meta, bytes, ttl_ns)
             }
             Request::JoinJob { job } => {
-                self.client_leases.join(client, job, &mut self.world);
+                self.client_leases.join(client, request, job, &mut self.world);
                 Some(Ok(Reply::Done))
             }
             Request::AcquireLease { id } => {
-                self.client_leases.acquire(client, Lease::Object(id), &mut self.world);
+                self.client_leases.acquire(client, request, Lease::Object(id), &mut self.world);
                 Some(Ok(Reply::Done))
             }
             Request::ReleaseLease { id } => {
@@ -43,7 +43,7 @@ impl Node {
                 Some(Ok(Reply::Done))
             }
             Request::Reserve { name } => self.reserve(&context, name),
-            Request::Slots { count } => Some(self.slots(client, count)),
+            Request::Slots { count } => Some(self.slots(client, request, count)),
             Request::CancelReservations => {
                 self.client_reservations.end(client, Ending::Closed, &mut self.world);
                 return;

@@ -166,6 +166,94 @@ fn inputs_of_unfinished_reduces_are_limited_until_they_end() {
     end(&node, &["REQUEST_BYTES_TOTAL_MAX"]);
 }
 
+/// Whether a process may reserve a name, or the error.
+fn reserve(process: &mut RawClient, text: &str) -> Result<Reply, CallError> {
+    let asked = process.ask(Request::Reserve { name: Some(text.parse().unwrap()) });
+    process.answer(asked).0
+}
+
+#[test]
+fn open_reservations_slots_and_leases_are_limited_until_they_end() {
+    let node = node();
+    let mut greedy = RawClient::attach(&node);
+    let most = limits::REQUEST_BYTES_TOTAL_MAX / 2 / limits::ID_COST_BYTES;
+    let long = "x".repeat(1000);
+    let reserved =
+        (0..).take_while(|number| reserve(&mut greedy, &format!("{long}/{number}")).is_ok());
+    let count = reserved.count() as u64;
+    assert!(most / 3 < count && count < most * 2 / 3, "{count} of names of 1000 bytes");
+    let mut short = (0..3).map(|number| reserve(&mut greedy, &format!("short/{number}")));
+    let said = short.find_map(Result::err).unwrap().to_string();
+    assert!(said.contains("reservations") && said.contains("(REQUEST_BYTES_TOTAL_MAX)"), "{said}");
+    let begin = |process: &mut RawClient, body: Request| {
+        let asked = process.ask(body);
+        process.answer(asked).0
+    };
+    let lease = |number: u64| Request::AcquireLease { id: name(&format!("lease/{number}")) };
+    // Another connection of the process shares the limit, for all kinds.
+    let mut other = RawClient::attach(&node);
+    assert!(begin(&mut other, Request::Slots { count: 3 }).is_err());
+    assert!(begin(&mut other, Request::AcquireLease { id: name(&long) }).is_err());
+    assert!(begin(&mut other, Request::Reserve { name: None }).is_err());
+    // What was put makes room for as much.
+    for number in 0..10 {
+        let id = Some(name(&format!("{long}/{number}")));
+        let (meta, bytes) = (Meta::bytes(1), vec![1].into());
+        assert!(begin(&mut greedy, Request::Put { id, meta, bytes, ttl_ns: None }).is_ok());
+    }
+    assert!(begin(&mut other, Request::Slots { count: 19 }).is_ok());
+    assert!(begin(&mut other, Request::Slots { count: 19 }).is_err());
+    // All end with their clients.
+    drop((greedy, other));
+    let mut next = RawClient::attach(&node);
+    let slots = Request::Slots { count: u32::try_from(most / 2).unwrap() };
+    let until = Instant::now() + SOON.unwrap();
+    let ids = loop {
+        if let Ok(Reply::Slots { ids }) = begin(&mut next, slots.clone()) {
+            break ids;
+        }
+        assert!(Instant::now() < until);
+        thread::sleep(Duration::from_millis(5));
+    };
+    let leased = (0..).take_while(|number| begin(&mut next, lease(*number)).is_ok()).count() as u64;
+    assert!(most / 3 < leased && leased < most * 2 / 3, "{leased} leases");
+    assert!(begin(&mut next, Request::Delete { ids: ids[..50].to_vec() }).is_ok());
+    assert!(begin(&mut next, Request::Slots { count: 50 }).is_ok());
+    end(&node, &["REQUEST_BYTES_TOTAL_MAX"]);
+}
+
+#[test]
+fn reservations_that_are_put_do_not_accumulate() {
+    let node = node();
+    let mut trainer = RawClient::attach(&node);
+    let most = limits::REQUEST_BYTES_TOTAL_MAX / limits::ID_COST_BYTES;
+    let put = |process: &mut RawClient, id: ObjectId| {
+        let (meta, bytes, id) = (Meta::bytes(1), vec![1].into(), Some(id));
+        let asked = process.ask(Request::Put { id, meta, bytes, ttl_ns: None });
+        process.answer(asked).0.unwrap();
+    };
+    for step in 0..most {
+        let text = format!("step/{step}");
+        reserve(&mut trainer, &text).unwrap();
+        reserve(&mut trainer, &text).unwrap();
+        put(&mut trainer, name(&text));
+        for body in [Request::Reserve { name: None }, Request::Slots { count: 2 }] {
+            let asked = trainer.ask(body);
+            match trainer.answer(asked).0 {
+                Ok(Reply::Reserved { id }) => put(&mut trainer, id),
+                Ok(Reply::Slots { ids }) => ids.into_iter().for_each(|id| put(&mut trainer, id)),
+                other => panic!("{other:?}"),
+            }
+        }
+        let id = name("lease/1");
+        for body in [Request::AcquireLease { id: id.clone() }, Request::ReleaseLease { id }] {
+            let asked = trainer.ask(body);
+            assert_eq!(trainer.answer(asked).0, Ok(Reply::Done));
+        }
+    }
+    end(&node, &[]);
+}
+
 #[test]
 fn open_requests_of_all_connections_are_limited_with_a_share_each() {
     let node = node();

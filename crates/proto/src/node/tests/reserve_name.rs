@@ -117,6 +117,77 @@ fn every_end_of_a_reduce_is_reported_once() {
     assert_eq!(tell(gone), []);
 }
 
+#[test]
+fn every_end_of_a_reservation_or_slot_is_reported_once() {
+    let mut actions = Vec::new();
+    let link = Link { latency_ns: 80_000, bytes_per_second: 125_000_000 };
+    let mut node = Node::new(member(1), Config::new(1 << 30, link));
+    let mut number = 0;
+    let mut minted = Vec::new();
+    let mut tell = |body: Option<Request>| {
+        actions.clear();
+        number += 1;
+        let (client, request) = (CLIENT, RequestId(number));
+        let event = match body {
+            Some(body) => Event::Request { client, request, body, deadline: None },
+            None => Event::ClientDisconnected { client, process: None },
+        };
+        node.handle(Instant(1), event, &mut actions);
+        for action in &actions {
+            match action {
+                Action::Reply { reply: Ok(Reply::Reserved { id }), .. } => {
+                    minted = vec![id.clone()]
+                }
+                Action::Reply { reply: Ok(Reply::Slots { ids }), .. } => minted.clone_from(ids),
+                _ => {}
+            }
+        }
+        (ended(&actions).iter().map(|request| request.0).collect::<Vec<u64>>(), minted.clone())
+    };
+    let with_id = |id: &ObjectId| Request::Put {
+        id: Some(id.clone()),
+        meta: array(8),
+        bytes: vec![7; 8].into(),
+        ttl_ns: None,
+    };
+    // Names: put, reduced, deleted, and reserved twice.
+    assert_eq!(tell(Some(reserve("a/1"))).0, []);
+    assert_eq!(tell(Some(put("a/1"))).0, [1]);
+    assert_eq!(tell(Some(reserve("a/2"))).0, []);
+    assert_eq!(tell(Some(reduce(&["b/1"], 1, Some("a/2")))).0, [3]);
+    assert_eq!(tell(Some(reserve("a/3"))).0, []);
+    assert_eq!(tell(Some(reserve("a/3"))).0, [6]);
+    assert_eq!(tell(Some(delete("a/3"))).0, [5]);
+    // Ids: put, reduced, deleted.
+    let reserve_id = || Some(Request::Reserve { name: None });
+    let (none, ids) = tell(reserve_id());
+    assert_eq!((none, tell(Some(with_id(&ids[0]))).0), (vec![], vec![8]));
+    let (none, ids) = tell(reserve_id());
+    let sum = Request::Reduce {
+        inputs: vec![named("b/2")],
+        op: Op::Sum,
+        count: 1,
+        id: Some(ids[0].clone()),
+        ttl_ns: None,
+    };
+    assert_eq!((none, tell(Some(sum)).0), (vec![], vec![10]));
+    let (none, ids) = tell(reserve_id());
+    assert_eq!((none, tell(Some(Request::Delete { ids })).0), (vec![], vec![12]));
+    // Slots, one by one.
+    let (none, ids) = tell(Some(Request::Slots { count: 3 }));
+    assert_eq!((none, tell(Some(with_id(&ids[0]))).0), (vec![], vec![14]));
+    assert_eq!(tell(Some(Request::Delete { ids: vec![ids[1].clone()] })).0, [14]);
+    // A failed put leaves the reservation.
+    assert_eq!(tell(reserve_id()).0, []);
+    let (_, ids) = tell(Some(reserve("a/4")));
+    assert_eq!(ids, [named("a/4")]);
+    assert_eq!(tell(Some(create("a/4"))).0, []);
+    // All others end with their client.
+    let mut last = tell(None).0;
+    last.sort_unstable();
+    assert_eq!((last, tell(None).0), (vec![4, 11, 14, 17, 18], vec![]));
+}
+
 /// The primary and the backup owner of a name that node 1 reserves.
 const OWNERS: [(u64, u64); 3] = [(1, 2), (2, 1), (2, 3)];
 
