@@ -50,6 +50,14 @@ pub(crate) const INSPECTIONS_MAX: u64 =
 /// whose replies may all arrive at once. A process that reads receives that much in a second.
 pub(crate) const UNREAD_BYTES_MAX: usize = if cfg!(test) { 4 << 20 } else { 1 << 30 };
 
+/// Bytes of unread replies of all processes that the node stores for them alone, 1 GiB: without objects, which are in
+/// the store anyway. One process or grant may have half of them. A process that reads has less: 512 MiB are the replies
+/// to all [`REQUESTS_MAX`] requests, of up to 2 KiB.
+pub(crate) const UNREAD_BYTES_TOTAL_MAX: u64 = if cfg!(test) { 4 << 20 } else { 1 << 30 };
+
+/// Bytes of those that each process may have regardless of others, 64 KiB.
+pub(crate) const UNREAD_SHARE_BYTES: u64 = 64 << 10;
+
 /// Objects that a process follows while they arrive: 1024. Each blocks the reuse of its memory, even after the object
 /// is deleted. For more objects, the process is only notified of the complete object.
 pub(crate) const FOLLOWED_MAX: usize = if cfg!(test) { 4 } else { 1024 };

@@ -49,6 +49,8 @@ pub(crate) struct Programs {
     pub(super) leaving: RetiredExtents,
     /// Bytes of the open requests and unfinished reduces of attached processes.
     pub(super) request_bytes: Quota,
+    /// Bytes of their unread replies.
+    pub(super) unread_bytes: Quota,
     /// Their calls of `latest` that wait, their open pages of listings, and their open inspections.
     pub(super) latest: Quota,
     pub(super) listings: Quota,
@@ -79,6 +81,7 @@ impl Programs {
             attached,
             leaving,
             request_bytes: Quota::new(limits::REQUEST_BYTES_TOTAL_MAX),
+            unread_bytes: Quota::new(limits::UNREAD_BYTES_TOTAL_MAX),
             latest: Quota::new(limits::LATEST_MAX),
             listings: Quota::new(limits::LISTINGS_MAX),
             inspections: Quota::new(limits::INSPECTIONS_MAX),

@@ -15,8 +15,9 @@ use hoplite_shm::send_with_fds;
 use tokio::{io::Interest, net::UnixStream, sync::Notify};
 
 use super::{
-    limits::UNREAD_BYTES_MAX,
+    limits::{UNREAD_BYTES_MAX, UNREAD_SHARE_BYTES},
     protocol::{FromNode, frame},
+    quota::{QuotaExceeded, QuotaHolder, QuotaPermit},
 };
 use crate::sync::lock;
 
@@ -30,16 +31,47 @@ pub(super) struct ReplyWriter {
     changed: Notify,
 }
 
-/// The process has more than [`UNREAD_BYTES_MAX`] of unread replies.
+/// The process left too many replies unread.
 #[derive(Debug)]
-pub(super) struct Unread;
+pub(super) enum Unread {
+    /// More than [`UNREAD_BYTES_MAX`].
+    OfProcess,
+    /// More than its share of those of all processes.
+    OfAll(QuotaExceeded),
+}
+
+impl Unread {
+    /// The exceeded limit, and the reason for the process.
+    pub(super) fn describe(&self) -> (&'static str, String) {
+        match self {
+            Self::OfProcess => {
+                let most = UNREAD_BYTES_MAX >> 20;
+                let said = format!(
+                    "the process left {most} MiB of replies unread, which is the limit (UNREAD_BYTES_MAX)"
+                );
+                ("UNREAD_BYTES_MAX", said)
+            }
+            Self::OfAll(QuotaExceeded { own, taken, most }) => {
+                let said = format!(
+                    "all processes of this host left {taken} of at most {most} bytes of replies unread \
+                     (UNREAD_BYTES_TOTAL_MAX), {own} of them this process or its grant, which may leave only as many \
+                     as remain for others: read replies while you send requests"
+                );
+                ("UNREAD_BYTES_TOTAL_MAX", said)
+            }
+        }
+    }
+}
 
 /// Frames that wait for space in the socket.
-#[derive(Default)]
 struct Queue {
     frames: VecDeque<Outgoing>,
     /// Bytes of the queued frames and of the frame that is being written.
     bytes: usize,
+    /// Those of them that are not shared with the store.
+    own_bytes: usize,
+    /// Its share of the own bytes of all processes, for what exceeds [`UNREAD_SHARE_BYTES`].
+    share: QuotaPermit,
     /// Whether a frame waits or is being written.
     is_busy: bool,
     /// No frame will be added.
@@ -54,6 +86,8 @@ struct Outgoing {
     bytes: Vec<u8>,
     /// Instead of `bytes`: a message with a small object, whose bytes it shares with the store.
     shared: Option<FromNode>,
+    /// Bytes that its queue counts as its own.
+    own_bytes: usize,
     descriptor: Option<Descriptor>,
     /// Part of it is written: without the rest, the process can't parse later frames.
     has_begun: bool,
@@ -61,7 +95,7 @@ struct Outgoing {
 
 impl Outgoing {
     const fn new(bytes: Vec<u8>, descriptor: Option<Descriptor>) -> Self {
-        Self { bytes, shared: None, descriptor, has_begun: false }
+        Self { bytes, shared: None, own_bytes: 0, descriptor, has_begun: false }
     }
 
     /// Stores the message instead of its frame, if it carries a small object and none of it is written.
@@ -87,8 +121,23 @@ impl Outgoing {
 }
 
 impl ReplyWriter {
-    pub(super) fn new(stream: Arc<UnixStream>) -> Self {
-        Self { stream, queue: Mutex::default(), changed: Notify::new() }
+    /// Starts without frames; `share` has no bytes yet.
+    pub(super) fn new(stream: Arc<UnixStream>, share: QuotaPermit) -> Self {
+        let queue = Queue {
+            frames: VecDeque::new(),
+            bytes: 0,
+            own_bytes: 0,
+            share,
+            is_busy: false,
+            is_closed: false,
+        };
+        Self { stream, queue: Mutex::new(queue), changed: Notify::new() }
+    }
+
+    /// Counts its bytes for another taker too, before the first reply.
+    pub(super) fn also(&self, taker: QuotaHolder) {
+        // No bytes are always granted.
+        let _ = lock(&self.queue).share.also(taker);
     }
 
     /// Sends a message, whose frame is `bytes`, after all others. Never waits.
@@ -102,19 +151,26 @@ impl ReplyWriter {
         if queue.is_closed {
             return Ok(());
         }
-        let mut outgoing = Outgoing::new(bytes, descriptor);
-        if !queue.is_busy {
+        let (mut length, mut outgoing) = (bytes.len(), Outgoing::new(bytes, descriptor));
+        if queue.is_busy {
+            if queue.bytes + length > UNREAD_BYTES_MAX {
+                return Err(Unread::OfProcess);
+            }
+            outgoing.share(message);
+            queue.take(outgoing.bytes.len())?;
+        } else {
+            // A frame that may not wait must not begin.
+            queue.take(length)?;
             // The task that reads detects a process that has ended.
             let _ = self.stream.try_io(Interest::WRITABLE, || outgoing.send(&self.stream));
-            if outgoing.bytes.is_empty() {
+            length = outgoing.bytes.len();
+            outgoing.share(message);
+            // Fewer are always granted.
+            let _ = queue.take(outgoing.bytes.len());
+            if length == 0 {
                 return Ok(());
             }
         }
-        if queue.bytes + outgoing.bytes.len() > UNREAD_BYTES_MAX && queue.is_busy {
-            return Err(Unread);
-        }
-        let length = outgoing.bytes.len();
-        outgoing.share(message);
         queue.push(outgoing, length);
         self.changed.notify_one();
         Ok(())
@@ -126,7 +182,10 @@ impl ReplyWriter {
         if queue.is_closed {
             return;
         }
-        queue.frames.retain(|outgoing| outgoing.has_begun);
+        // Only the first one can have begun.
+        let begun = queue.frames.iter().take_while(|outgoing| outgoing.has_begun).count();
+        let dropped = queue.frames.split_off(begun);
+        queue.free(dropped.iter().map(|outgoing| outgoing.own_bytes).sum());
         let length = last.len();
         queue.push(Outgoing::new(last, None), length);
         queue.is_closed = true;
@@ -158,13 +217,31 @@ impl ReplyWriter {
                     return self.close();
                 }
             }
-            lock(&self.queue).bytes -= length;
+            let mut queue = lock(&self.queue);
+            queue.bytes -= length;
+            queue.free(outgoing.own_bytes);
         }
     }
 }
 
 impl Queue {
-    fn push(&mut self, outgoing: Outgoing, bytes: usize) {
+    /// Takes its share of the bytes of all processes for `more` own bytes.
+    fn take(&mut self, more: usize) -> Result<(), Unread> {
+        let over = (self.own_bytes.saturating_add(more) as u64).saturating_sub(UNREAD_SHARE_BYTES);
+        // In steps, so that few replies change it.
+        let share = self.share.resize(over.next_multiple_of(UNREAD_SHARE_BYTES));
+        share.map_err(Unread::OfAll)
+    }
+
+    fn free(&mut self, own_bytes: usize) {
+        self.own_bytes -= own_bytes;
+        // Fewer are always granted.
+        let _ = self.take(0);
+    }
+
+    fn push(&mut self, mut outgoing: Outgoing, bytes: usize) {
+        outgoing.own_bytes = outgoing.bytes.len();
+        self.own_bytes += outgoing.own_bytes;
         self.bytes = self.bytes.saturating_add(bytes);
         self.is_busy = true;
         self.frames.push_back(outgoing);

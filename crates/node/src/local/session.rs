@@ -20,7 +20,7 @@ use super::{
     programs::{Attachment, Programs},
     protocol::{FRAME_BYTES_MAX, FromNode, LOCAL_VERSION, ToNode, frame},
     quota::{Quota, QuotaExceeded, QuotaHolder, QuotaPermit},
-    reply_writer::{Descriptor, ReplyWriter, Unread},
+    reply_writer::{Descriptor, ReplyWriter},
     request_reader::{RequestReader, process_number},
     restricted::{PrivateCopy, Restricted},
 };
@@ -66,7 +66,8 @@ impl Session {
     ) -> (Arc<Self>, Arc<ReplyWriter>) {
         let client = programs.next_client();
         let (process, quota_holder) = (process_number(&stream), QuotaHolder::of(&stream));
-        let answers = Arc::new(ReplyWriter::new(stream));
+        let unread = programs.unread_bytes.none(&quota_holder);
+        let answers = Arc::new(ReplyWriter::new(stream, unread));
         let share = programs.request_bytes.none(&quota_holder);
         let session = Arc::new(Self {
             programs: programs.clone(),
@@ -184,6 +185,7 @@ impl Session {
                     return Ok(());
                 }
                 lock(&self.asked).also(restricted.tenant());
+                self.answers.also(restricted.tenant());
                 drop(self.restricted.set(restricted));
             }
             Err(said) => {
@@ -440,12 +442,9 @@ impl Session {
             message = FromNode::Reply { request, reply, region: None };
             bytes = frame(&message);
         }
-        if let Err(Unread) = self.answers.send(message, bytes, descriptor) {
-            let said = format!(
-                "the process left {} MiB of replies unread, which is the limit",
-                limits::UNREAD_BYTES_MAX >> 20
-            );
-            self.limit_reached("UNREAD_BYTES_MAX");
+        if let Err(unread) = self.answers.send(message, bytes, descriptor) {
+            let (limit, said) = unread.describe();
+            self.limit_reached(limit);
             self.answers.cut(frame(&FromNode::Refused { said: said.clone() }));
             *lock(&self.fault) = Some(said);
             self.ended.notify_one();

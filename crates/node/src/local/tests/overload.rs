@@ -342,6 +342,51 @@ fn unread_replies_end_the_attachment() {
 }
 
 #[test]
+fn unread_replies_of_all_connections_are_limited_with_a_share_each() {
+    let node = node();
+    // Too small to be shared with the store.
+    let id = node.client().put(None, crate::Value::bytes(&[1; 1000]), SOON).unwrap();
+    let gets = limits::REQUESTS_MAX / 2;
+    let ask = |process: &mut RawClient| {
+        for _ in 0..gets {
+            process.ask(Request::Get { id: id.clone() });
+        }
+    };
+    // Its replies until the last one, or until the node has cut it. Also returns the reason, if it came in time.
+    let read = |process: &mut RawClient| {
+        for count in 0..gets {
+            match process.try_hear() {
+                Ok(Some(FromNode::Reply { reply: Ok(_), .. })) => {}
+                Ok(Some(FromNode::Refused { said })) => return (count, Some(said)),
+                Ok(None) | Err(_) => return (count, None),
+                other => panic!("{other:?}"),
+            }
+        }
+        (gets, None)
+    };
+    // Each leaves less than the limit of one process unread.
+    let most = 2 * limits::UNREAD_BYTES_TOTAL_MAX / 1000 / gets as u64;
+    let mut deaf: Vec<RawClient> = (0..most).map(|_| RawClient::attach(&node)).collect();
+    deaf.iter_mut().for_each(ask);
+    eventually(|| !limits_met(&node).is_empty());
+    let results: Vec<_> = deaf.iter_mut().map(read).collect();
+    let (all, cut): (Vec<_>, Vec<_>) = results.into_iter().partition(|(count, _)| *count == gets);
+    assert!(!all.is_empty() && !cut.is_empty(), "{} read all, {} were cut", all.len(), cut.len());
+    let reasons = cut.iter().filter_map(|(_, said)| said.as_ref());
+    for said in reasons {
+        assert!(said.contains("(UNREAD_BYTES_TOTAL_MAX)"), "{said}");
+    }
+    // What was read is free again.
+    drop(deaf);
+    let mut late = RawClient::attach(&node);
+    for _ in 0..most {
+        ask(&mut late);
+        assert_eq!(read(&mut late), (gets, None));
+    }
+    end(&node, &["UNREAD_BYTES_TOTAL_MAX"]);
+}
+
+#[test]
 fn followed_objects_are_limited() {
     let node = node();
     let (mut writer, mut reader) = (RawClient::attach(&node), RawClient::attach(&node));
