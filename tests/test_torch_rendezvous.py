@@ -5,17 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 import textwrap
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 import hoplite
 from torch_ranks import free_port, in_processes
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 pytest.importorskip("torch")
 
@@ -81,10 +79,13 @@ def test_a_socket_that_a_rank_can_not_reach_is_no_node_of_its_host(tmp_path: Pat
     assert all("the hosts of rank 1, 2 have no Hoplite node" in text for text in texts), texts
 
 
-def test_ranks_with_their_own_folders_of_sockets_are_hosts_of_their_own(tmp_path: Path) -> None:
-    for rank in range(2):
-        (tmp_path / str(rank)).mkdir(mode=0o700)
-    texts = form(2, tmp_path, 'os.environ["XDG_RUNTIME_DIR"] = str(folder / str(rank))')
+def test_ranks_with_their_own_folders_of_sockets_are_hosts_of_their_own() -> None:
+    # The path of a socket has at most 107 bytes, and that of pytest's folder is long.
+    with tempfile.TemporaryDirectory() as short:
+        folder = Path(short)
+        for rank in range(2):
+            (folder / str(rank)).mkdir(mode=0o700)
+        texts = form(2, folder, 'os.environ["XDG_RUNTIME_DIR"] = str(folder / str(rank))')
     assert all("formed [2.0, 2.0, 2.0]" in text for text in texts), texts
 
 
