@@ -152,7 +152,8 @@ pub unsafe extern "C" fn hoplite_slots(
     })
 }
 
-/// Folds the first `count` inputs to exist into one new object. Returns at once; `hoplite_get` of the result waits.
+/// Folds the first `count` inputs to exist into one new object. Returns at once; `hoplite_get` of the result waits. If
+/// the client is closed or its process ends before the result is complete, readers get `HOPLITE_OBJECT_LOST`.
 ///
 /// @param refs refs of arrays of one dtype and shape; they need not exist yet.
 /// @param n number of refs.
