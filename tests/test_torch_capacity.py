@@ -10,7 +10,7 @@ import pytest
 
 import hoplite
 from hoplite import testing
-from torch_ranks import free_port, in_processes, in_threads, options
+from torch_ranks import errors_in_threads, free_port, in_processes, in_threads, options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,19 +39,7 @@ def _node() -> Iterator[None]:
 
 def errors(call: Any) -> list[str]:
     """Calls a function with the group and the number of each rank; returns each rank's error."""
-    over = threading.Barrier(RANKS)
-
-    def body(group: Any, rank: int) -> str:
-        try:
-            with pytest.raises(dist.DistBackendError) as caught:
-                call(group, rank)
-            return str(caught.value)
-        finally:
-            over.wait()
-
-    found: list[str] = in_threads(RANKS, TIMEOUT_S, body)
-    assert not [text for text in found if "timeout after" in text]
-    return found
+    return errors_in_threads(RANKS, TIMEOUT_S, call)
 
 
 def call(group: Any, rank: int, op: str, mib: int) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import hoplite
-from torch_ranks import in_threads, options
+from torch_ranks import errors_in_threads, in_threads, options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,24 +38,13 @@ def _node() -> Iterator[None]:
 
 def errors(call: Any, ranks: int = RANKS) -> list[str]:
     """Calls a function with the group and the number of each rank; returns each rank's error."""
-    over = threading.Barrier(ranks)
 
     def calls(group: Any, rank: int) -> None:
         call(group, rank)
         # A rank that needs nothing of the others gets the error from its next operation.
         group.barrier(options("Barrier"))
 
-    def body(group: Any, rank: int) -> str:
-        try:
-            with pytest.raises(dist.DistBackendError) as caught:
-                calls(group, rank)
-            return str(caught.value)
-        finally:
-            over.wait()
-
-    found: list[str] = in_threads(ranks, TIMEOUT_S, body)
-    assert not [text for text in found if "timeout after" in text]
-    return found
+    return errors_in_threads(ranks, TIMEOUT_S, calls)
 
 
 @pytest.mark.parametrize("size", SIZES)

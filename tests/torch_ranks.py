@@ -47,6 +47,29 @@ def in_threads(size: int, timeout_s: float, body: Callable[[Any, int], Any]) -> 
     return results
 
 
+def errors_in_threads(size: int, timeout_s: float, call: Callable[[Any, int], None]) -> list[str]:
+    """Runs a function that fails on each rank of a group; returns the errors in order.
+
+    No rank leaves before all have failed. No error may be that of the timeout.
+    """
+    import pytest
+    import torch.distributed as dist
+
+    over = threading.Barrier(size)
+
+    def body(group: Any, rank: int) -> str:
+        try:
+            with pytest.raises(dist.DistBackendError) as caught:
+                call(group, rank)
+            return str(caught.value)
+        finally:
+            over.wait()
+
+    found: list[str] = in_threads(size, timeout_s, body)
+    assert not [text for text in found if "timeout after" in text]
+    return found
+
+
 def options(kind: str, **values: Any) -> Any:
     """Returns options of torch for an operation that is over on return."""
     from torch._C import _distributed_c10d as c10d
