@@ -99,7 +99,7 @@ fn every_end_of_a_reduce_is_reported_once() {
     let mut actions = Vec::new();
     let link = Link { latency_ns: 80_000, bytes_per_second: 125_000_000 };
     let mut node = Node::new(member(1), Config::new(1 << 30, link));
-    let mut tell = |event: Event| {
+    let mut ended_by = |event: Event| {
         actions.clear();
         node.handle(Instant(1), event, &mut actions);
         ended(&actions)
@@ -108,13 +108,13 @@ fn every_end_of_a_reduce_is_reported_once() {
         let (client, request) = (CLIENT, RequestId(number));
         Event::Request { client, request, body, deadline: None }
     };
-    assert_eq!(tell(request(1, reduce(&["a/1"], 1, None))), []);
-    assert_eq!(tell(request(2, reduce(&["a/1", "a/2"], 2, Some("sum")))), []);
-    assert_eq!(tell(request(3, reduce(&["a/2"], 1, None))), []);
-    assert_eq!(tell(request(4, delete("sum"))), [RequestId(2)]);
+    assert_eq!(ended_by(request(1, reduce(&["a/1"], 1, None))), []);
+    assert_eq!(ended_by(request(2, reduce(&["a/1", "a/2"], 2, Some("sum")))), []);
+    assert_eq!(ended_by(request(3, reduce(&["a/2"], 1, None))), []);
+    assert_eq!(ended_by(request(4, delete("sum"))), [RequestId(2)]);
     let gone = Event::ClientDisconnected { client: CLIENT, process: None };
-    assert_eq!(tell(gone.clone()), [RequestId(1), RequestId(3)]);
-    assert_eq!(tell(gone), []);
+    assert_eq!(ended_by(gone.clone()), [RequestId(1), RequestId(3)]);
+    assert_eq!(ended_by(gone), []);
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn every_end_of_a_reservation_or_slot_is_reported_once() {
     let mut node = Node::new(member(1), Config::new(1 << 30, link));
     let mut number = 0;
     let mut minted = Vec::new();
-    let mut tell = |body: Option<Request>| {
+    let mut ended_by = |body: Option<Request>| {
         actions.clear();
         number += 1;
         let (client, request) = (CLIENT, RequestId(number));
@@ -151,18 +151,18 @@ fn every_end_of_a_reservation_or_slot_is_reported_once() {
         ttl_ns: None,
     };
     // Names: put, reduced, deleted, and reserved twice.
-    assert_eq!(tell(Some(reserve("a/1"))).0, []);
-    assert_eq!(tell(Some(put("a/1"))).0, [1]);
-    assert_eq!(tell(Some(reserve("a/2"))).0, []);
-    assert_eq!(tell(Some(reduce(&["b/1"], 1, Some("a/2")))).0, [3]);
-    assert_eq!(tell(Some(reserve("a/3"))).0, []);
-    assert_eq!(tell(Some(reserve("a/3"))).0, [6]);
-    assert_eq!(tell(Some(delete("a/3"))).0, [5]);
+    assert_eq!(ended_by(Some(reserve("a/1"))).0, []);
+    assert_eq!(ended_by(Some(put("a/1"))).0, [1]);
+    assert_eq!(ended_by(Some(reserve("a/2"))).0, []);
+    assert_eq!(ended_by(Some(reduce(&["b/1"], 1, Some("a/2")))).0, [3]);
+    assert_eq!(ended_by(Some(reserve("a/3"))).0, []);
+    assert_eq!(ended_by(Some(reserve("a/3"))).0, [6]);
+    assert_eq!(ended_by(Some(delete("a/3"))).0, [5]);
     // Ids: put, reduced, deleted.
     let reserve_id = || Some(Request::Reserve { name: None });
-    let (none, ids) = tell(reserve_id());
-    assert_eq!((none, tell(Some(with_id(&ids[0]))).0), (vec![], vec![8]));
-    let (none, ids) = tell(reserve_id());
+    let (none, ids) = ended_by(reserve_id());
+    assert_eq!((none, ended_by(Some(with_id(&ids[0]))).0), (vec![], vec![8]));
+    let (none, ids) = ended_by(reserve_id());
     let sum = Request::Reduce {
         inputs: vec![named("b/2")],
         op: Op::Sum,
@@ -170,22 +170,22 @@ fn every_end_of_a_reservation_or_slot_is_reported_once() {
         id: Some(ids[0].clone()),
         ttl_ns: None,
     };
-    assert_eq!((none, tell(Some(sum)).0), (vec![], vec![10]));
-    let (none, ids) = tell(reserve_id());
-    assert_eq!((none, tell(Some(Request::Delete { ids })).0), (vec![], vec![12]));
+    assert_eq!((none, ended_by(Some(sum)).0), (vec![], vec![10]));
+    let (none, ids) = ended_by(reserve_id());
+    assert_eq!((none, ended_by(Some(Request::Delete { ids })).0), (vec![], vec![12]));
     // Slots, one by one.
-    let (none, ids) = tell(Some(Request::Slots { count: 3 }));
-    assert_eq!((none, tell(Some(with_id(&ids[0]))).0), (vec![], vec![14]));
-    assert_eq!(tell(Some(Request::Delete { ids: vec![ids[1].clone()] })).0, [14]);
+    let (none, ids) = ended_by(Some(Request::Slots { count: 3 }));
+    assert_eq!((none, ended_by(Some(with_id(&ids[0]))).0), (vec![], vec![14]));
+    assert_eq!(ended_by(Some(Request::Delete { ids: vec![ids[1].clone()] })).0, [14]);
     // A failed put leaves the reservation.
-    assert_eq!(tell(reserve_id()).0, []);
-    let (_, ids) = tell(Some(reserve("a/4")));
+    assert_eq!(ended_by(reserve_id()).0, []);
+    let (_, ids) = ended_by(Some(reserve("a/4")));
     assert_eq!(ids, [named("a/4")]);
-    assert_eq!(tell(Some(create("a/4"))).0, []);
+    assert_eq!(ended_by(Some(create("a/4"))).0, []);
     // All others end with their client.
-    let mut last = tell(None).0;
+    let mut last = ended_by(None).0;
     last.sort_unstable();
-    assert_eq!((last, tell(None).0), (vec![4, 11, 14, 17, 18], vec![]));
+    assert_eq!((last, ended_by(None).0), (vec![4, 11, 14, 17, 18], vec![]));
 }
 
 /// The primary and the backup owner of a name that node 1 reserves.

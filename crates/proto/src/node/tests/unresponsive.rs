@@ -10,6 +10,15 @@ use crate::{
 const MILLISECOND: u64 = SECOND / 1000;
 
 impl Cluster {
+    /// A second after the owner responds again and its client has ended, nothing of an object remains.
+    fn assert_recovered(&mut self, id: ObjectId) {
+        self.wait_in_steps(SECOND);
+        assert!(!self.nodes[&NodeId(4)].world.is_unresponsive(NodeId(1)));
+        self.tell(4, Event::ClientDisconnected { client: CLIENT, process: None });
+        self.ask(3, Request::Delete { ids: vec![id] });
+        self.assert_at_rest();
+    }
+
     /// Lets time pass in small steps, as in a process that runs.
     fn wait_in_steps(&mut self, ns: u64) {
         for _ in 0..ns / (25 * MILLISECOND) {
@@ -59,11 +68,7 @@ fn an_unresponsive_owner_delays_no_lookup_by_more_than_a_quarter_of_a_second() {
         cluster.wait_in_steps(250 * MILLISECOND);
         assert!(cluster.reply(request).is_ok(), "{lookup:?}: {:?}", cluster.reply(request));
         cluster.catch_up();
-        cluster.wait_in_steps(SECOND);
-        assert!(!cluster.nodes[&NodeId(4)].world.is_unresponsive(NodeId(1)));
-        cluster.tell(4, Event::ClientDisconnected { client: CLIENT, process: None });
-        cluster.ask(3, Request::Delete { ids: vec![id] });
-        cluster.assert_at_rest();
+        cluster.assert_recovered(id);
     }
 }
 
@@ -183,11 +188,7 @@ fn an_owner_that_gets_no_request_of_a_node_delays_no_lookup_of_it() {
         }
         assert!(cluster.reply(request).is_ok(), "{lookup:?}: {:?}", cluster.reply(request));
         cluster.mend_path();
-        cluster.wait_in_steps(SECOND);
-        assert!(!cluster.nodes[&NodeId(4)].world.is_unresponsive(NodeId(1)));
-        cluster.tell(4, Event::ClientDisconnected { client: CLIENT, process: None });
-        cluster.ask(3, Request::Delete { ids: vec![id] });
-        cluster.assert_at_rest();
+        cluster.assert_recovered(id);
     }
 }
 
