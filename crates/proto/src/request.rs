@@ -19,8 +19,8 @@ use crate::{
     table::CopyKey,
 };
 
-/// A request of a client. Each gets exactly one reply, except `Release`, `ReleaseCopied` and `CancelReservations`, which get
-/// none.
+/// A request of a client. Each gets exactly one reply, except `Release`, `ReleaseCopied` and `CancelReservations`, which
+/// get none.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request {
     /// Store an inline object.

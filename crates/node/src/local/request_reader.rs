@@ -41,7 +41,7 @@ impl RequestReader {
         loop {
             if let Some(taken) = take_message(&mut self.bytes)? {
                 // Free the memory of a message of megabytes.
-                self.bytes.shrink_to(self.bytes.len().max(KEPT_BYTES));
+                self.bytes.shrink_to(KEPT_BYTES);
                 return Ok(Some(taken));
             }
             let mut descriptors = Vec::new();

@@ -2,9 +2,9 @@
 //!
 //! Receivers report the rate at which an object arrives ([`crate::rate`]). The primary owner stores the last report of
 //! each holder, and remembers across objects which nodes are slow ([`super::speeds`]). It notifies a node that
-//! receives slowly (`MarkSlow`), and that node includes this in its requests to other owners. A slow node becomes a source
-//! only if no other holder can serve ([`crate::broadcast`]). A receiver behind a slow node is moved to a better source
-//! and keeps its blocks.
+//! receives slowly (`MarkSlow`), and that node includes this in its requests to other owners. A slow node becomes a
+//! source only if no other holder can serve ([`crate::broadcast`]). A receiver behind a slow node is moved to a better
+//! source and keeps its blocks.
 //!
 //! Slow is relative: less than a third of the rate of another branch of the same broadcast. While only one branch has
 //! reported, it is less than a third of the rate at which the receiver usually receives. If that is unknown, another
