@@ -548,6 +548,15 @@ impl Message {
         }
     }
 
+    /// The claim of [`Message::Announce`] or [`Message::Reserve`] as the backup owner gets it.
+    pub(crate) fn into_backup_claim(self) -> Self {
+        match self {
+            Self::Announce(claim) => Self::ClaimAtBackup(claim),
+            Self::Reserve { id, instance } => Self::ReserveAtBackup { id, instance },
+            other => other,
+        }
+    }
+
     /// Whether the receiver replies at once: a later reply shows that it is unresponsive, or cannot be reached.
     pub const fn expects_reply(&self) -> bool {
         matches!(

@@ -9,11 +9,11 @@
 //! | [`reply_timeouts`] | members that have not replied to a request for too long |
 //! | [`requests`], [`watches`] | requests of clients; objects that this node watches at their owners |
 //! | [`copies`] | local copies: admission, memory, eviction, spilling to disk and back |
-//! | [`pending_puts`], [`client_reservations`] | objects that clients make; reserved ids |
+//! | [`claims`] | ids and names that clients and reduces of this node hold until their objects are complete |
 //! | [`client_leases`] | leases that clients of this node have taken: of jobs, and of objects |
 //! | [`pulls`], [`readers`] | objects in transfer to this node; local readers and remote receivers |
 //! | [`range_reads`] | rows or bytes of objects that arrive for one client each |
-//! | [`coordinator`], [`result_reservations`] | reduces of clients of this node; the reserved names of their results |
+//! | [`coordinator`] | reduces of clients of this node |
 //! | [`worker`], [`ring_results`] | folds on this node; results of ring reduces that grow here |
 //! | [`replicas`], [`replica_set`] | this node's pinned copies that other nodes replicate |
 //! | [`hosted_replicas`] | other nodes' pinned copies that are kept here |
@@ -22,15 +22,14 @@
 //! | [`reannouncements`] | re-announcements that are due after membership changes |
 //! | [`crate::directory`] | this node's shard of the directory |
 
+pub(crate) mod claims;
 pub(crate) mod client_leases;
-pub(crate) mod client_reservations;
 pub(crate) mod coordinator;
 pub(crate) mod copies;
 pub(crate) mod hosted_replicas;
 pub(crate) mod leaving;
 pub(crate) mod membership;
 pub(crate) mod membership_change;
-pub(crate) mod pending_puts;
 pub(crate) mod pull_state;
 pub(crate) mod pulls;
 pub(crate) mod range_reads;
@@ -40,7 +39,6 @@ pub(crate) mod replica_set;
 pub(crate) mod replicas;
 pub(crate) mod reply_timeouts;
 pub(crate) mod requests;
-pub(crate) mod result_reservations;
 pub(crate) mod ring_results;
 pub(crate) mod surveys;
 pub(crate) mod watches;

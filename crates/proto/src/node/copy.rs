@@ -44,7 +44,9 @@ impl Node {
     fn admitted(&mut self, instance: Instance, has_waited: bool) {
         let Some(copy) = self.copies.get(instance) else { return };
         match copy.state {
-            State::Filling(_) => self.put_admitted(instance),
+            // A large object needs memory before it claims its name.
+            State::Filling(_) if copy.inline.is_none() => {}
+            State::Filling(_) => self.claim_name(instance),
             State::Flowing(_) if self.range_reads.has_copy(instance) => {}
             // Its pull has ended since.
             State::Flowing(_) if self.pulls.located(&copy.id) != Some(instance) => {

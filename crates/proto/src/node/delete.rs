@@ -6,7 +6,6 @@ use super::Node;
 use crate::{
     error::Error,
     id::{Instance, Name, NodeId, ObjectId, RequestId},
-    machines::pending_puts::PutPhase,
     message::Message,
     mutants::{self, Mutant},
     table::State,
@@ -30,21 +29,16 @@ impl Node {
     ) {
         if let Some(error) = &error
             && (id.is_slot() || matches!(error, Error::NoMemory { .. }))
-            && self.pending_puts.phase(instance) == Some(PutPhase::Name)
+            && self.claims.is_claiming(instance)
         {
             // The owner of the name has no entry left for this node, or the slot has ended.
             return self.fail_put(instance, error.clone());
         }
-        if let Some(error) = &error
-            && let Some(key) = self.result_reservations.reduce_of(instance)
-        {
-            self.reservation_dropped(from, key, id, error);
-        }
         if let Some(error) = &error {
-            self.name_dropped(from, id, instance, error);
+            self.reservation_dropped(from, id, instance, error);
         }
         if matches!(error, Some(Error::ObjectDeleted { .. })) {
-            self.pending_puts.deleted(instance);
+            self.claims.deleted(instance);
         }
         let was_current = self.copies.current(id) == Some(instance);
         // A failed attempt may still be read.

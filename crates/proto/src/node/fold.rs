@@ -51,7 +51,7 @@ impl Node {
     /// Whether a pinned input will be available to its end. An input that was deleted after it was complete, or is
     /// still being filled, is folded anyway.
     pub(super) fn is_foldable(&self, input: Instance) -> bool {
-        self.pending_puts.contains(input)
+        self.claims.put(input).is_some()
             || self.copies.get(input).is_some_and(|copy| !copy.doomed || copy.is_complete())
     }
 

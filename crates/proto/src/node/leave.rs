@@ -37,7 +37,7 @@ impl Node {
         if self.leaving.has_begun() {
             return;
         }
-        let filling = self.pending_puts.filling();
+        let filling = self.claims.filling();
         self.leaving.begin(timeout_ns, filling, &mut self.world);
         let me = self.world.me();
         for id in self.coordinator.results() {

@@ -80,9 +80,7 @@ impl Node {
     /// A member has not replied to a request for too long. The backup owners get the requests too. Claims are repeated:
     /// a backup owner handles them once the member does not reply to it either.
     pub(super) fn member_unresponsive(&mut self, node: NodeId, is_first: bool) {
-        self.pending_puts.primary_unresponsive(node, self.copies.table(), &mut self.world);
-        self.result_reservations.primary_unresponsive(node, &self.coordinator, &mut self.world);
-        self.client_reservations.primary_unresponsive(node, &mut self.world);
+        self.claims.primary_unresponsive(node, self.copies.table(), &mut self.world);
         if !is_first {
             return;
         }
@@ -128,8 +126,7 @@ impl Node {
         self.update_directory(|directory, world| directory.members_changed(world, rejoined));
 
         // Before the objects that are produced under these names, which would otherwise be taken for claims.
-        self.result_reservations.resend(&self.coordinator, change, &mut self.world);
-        self.client_reservations.resend(change, &mut self.world);
+        self.claims.resend_reservations(change, &mut self.world);
         self.client_leases.reannounce(change, &mut self.world);
         self.reannounce_copies(change);
         let of_pulls = self.pulls.ids().into_iter().filter_map(|id| self.pending_announcement(&id));
@@ -139,7 +136,7 @@ impl Node {
             }
         }
         self.fail_puts_without_slot();
-        self.pending_puts.resend(change.rejoined, self.copies.table(), &mut self.world);
+        self.claims.resend_claims(change.rejoined, self.copies.table(), &mut self.world);
         for id in self.pulls.ids() {
             if change.new_owner(&id, &self.world).is_some() {
                 self.locate_again(&id);

@@ -28,7 +28,7 @@ impl Node {
             // A result that is still being folded has no copy to drop. A named one has a reservation, which is dropped
             // instead.
             DirectoryOutcome::Deleted(id) if id.minter().is_some() => {
-                self.client_reservations.forget(&id, &mut self.world);
+                self.claims.forget(&id, &mut self.world);
                 self.fail_reduce_of(&id, &Error::ObjectDeleted { id: id.clone() });
             }
             DirectoryOutcome::Deleted(_) => {}

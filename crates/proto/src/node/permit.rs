@@ -9,7 +9,7 @@ use super::Node;
 use crate::{
     directory::prefix_owners,
     id::{Instance, NodeId, ObjectId},
-    machines::requests::RequestKind,
+    machines::{claims::PutPhase, requests::RequestKind},
     message::Message,
 };
 
@@ -47,8 +47,12 @@ impl Node {
             }
             Message::JobEnded { job } => owns(&ObjectId::Named(job.clone())),
             Message::Claimed { id, instance, .. } => {
-                let claimed_at = self.pending_puts.claimed_at(*instance);
-                claimed_at.is_none_or(|asked| asked == from) || self.world.standby(id) == Some(from)
+                match self.claims.put(*instance).map(|put| put.phase) {
+                    Some(PutPhase::Claiming(owner)) => {
+                        owner == from || self.world.standby(id) == Some(from)
+                    }
+                    _ => true,
+                }
             }
             Message::RangeLocated { request, .. } => {
                 self.range_reads.get(*request).is_none_or(|read| owns(&read.id))
@@ -80,8 +84,8 @@ impl Node {
     fn lacks(&self, id: &ObjectId, instance: Instance) -> bool {
         self.copies.get(instance).is_none()
             && self.pull_without_capacity(id) != Some(instance)
-            && !self.pending_puts.contains(instance)
+            && self.claims.put(instance).is_none()
+            && !self.claims.is_reserved_by(id, instance)
             && !self.ring_results.contains(instance)
-            && self.result_reservations.reduce_of(instance).is_none()
     }
 }

@@ -1,6 +1,6 @@
 //! Put: creates an object on this node.
 //!
-//! [`crate::machines::pending_puts`] tracks the progress of each.
+//! [`crate::machines::claims`] has the phase of each.
 
 use alloc::{
     format,
@@ -16,8 +16,8 @@ use crate::{
     lifetime::Terms,
     limits::{INLINE_BYTES_MAX, OBJECT_BYTES_MAX},
     machines::{
+        claims::{Put, PutPhase},
         copies::PendingCopy,
-        pending_puts::{PendingPut, PutPhase},
         requests::{RequestContext, RequestKind},
     },
     message::Message,
@@ -83,44 +83,27 @@ impl Node {
         if !self.copies.table().could_hold(meta.size) {
             return Some(Err(self.copies.store_full(meta.size)));
         }
-        let is_reserved =
-            id.as_ref().is_some_and(|id| self.client_reservations.has(id, context.client));
-        let id = match self.id_for(context.client, id) {
+        let is_reserved = id.as_ref().is_some_and(|id| self.claims.has(id, context.client));
+        let id = match self.claims.id_for(context.client, id, &self.directory, &mut self.world) {
             Ok(id) => id,
             Err(error) => return Some(Err(error)),
         };
         let instance = self.world.next_instance();
         self.requests.remember(context, RequestKind::Create(instance), &self.world);
         let (client, request) = (context.client, context.request);
-        self.pending_puts
-            .begin(instance, PendingPut::new(client, request, id.clone(), is_reserved));
+        self.claims.begin_put(instance, Put::new(client, request, id.clone(), is_reserved));
         let (state, terms) =
             (State::Filling(client), Terms::new(ttl_ns, self.client_leases.job(client)));
         self.want(instance, PendingCopy { id, meta, inline, state, terms });
         None
     }
 
-    /// Capacity is reserved. A small object claims its name next; a large one needs memory first. No get uses the copy
-    /// before the name is confirmed.
-    pub(super) fn put_admitted(&mut self, instance: Instance) {
-        if self.copies.get(instance).is_some_and(|copy| copy.inline.is_some()) {
-            self.claim_name(instance);
-        }
-    }
-
-    /// Capacity and memory are reserved for a client to fill. A name that its client has reserved needs no claim.
+    /// The copy has capacity, and memory if it is large. No get uses it before its name is confirmed.
     pub(super) fn claim_name(&mut self, instance: Instance) {
-        let maker = self.pending_puts.maker(instance);
-        let of_slot = maker.map(|(id, _)| id).filter(|id| id.is_slot());
-        if let Some(error) = of_slot.and_then(|id| self.world.members().why_unmade(id)) {
-            return self.fail_put(instance, error);
-        }
-        let is_granted =
-            maker.is_some_and(|(id, client)| self.client_reservations.is_used(id, client));
-        if is_granted
-            || !self.pending_puts.claim_name(instance, self.copies.table(), &mut self.world)
-        {
-            self.put_confirmed(instance, None);
+        match self.claims.claim(instance, self.copies.table(), &mut self.world) {
+            Ok(true) => {}
+            Ok(false) => self.put_confirmed(instance, None),
+            Err(error) => self.fail_put(instance, error),
         }
     }
 
@@ -159,19 +142,12 @@ impl Node {
         instance: Instance,
         taken_by: Option<NodeId>,
     ) {
-        if let Some(key) = self.result_reservations.reduce_of(instance) {
-            return self.result_reserved(from, key, id, taken_by);
+        if self.claims.is_reserved_by(id, instance) {
+            return self.reservation_claimed(from, id, instance, taken_by);
         }
-        if self.client_reservations.is_of(id, instance) && id.is_slot() {
-            // It is filled, and does not end with its client any more.
-            return self.client_reservations.forget(id, &mut self.world);
-        }
-        if self.client_reservations.is_of(id, instance) {
-            return self.name_reserved(from, id, instance, taken_by);
-        }
-        match (self.pending_puts.phase(instance), taken_by) {
-            (Some(PutPhase::Name), None) => self.put_confirmed(instance, Some(from)),
-            (Some(PutPhase::Name), Some(holder)) => {
+        match (self.claims.put(instance).map(|put| put.phase), taken_by) {
+            (Some(PutPhase::Claiming(_)), None) => self.put_confirmed(instance, Some(from)),
+            (Some(PutPhase::Claiming(_)), Some(holder)) => {
                 self.fail_put(instance, Error::NameTaken { id: id.clone(), holder });
             }
             // The client gave up while its claim was in flight: release the name.
@@ -187,10 +163,10 @@ impl Node {
     /// The object may exist: the client fills it, or it is complete. `knows_it` is the owner that confirmed the name,
     /// and since then has the bytes of a small object.
     fn put_confirmed(&mut self, instance: Instance, knows_it: Option<NodeId>) {
-        let Some((id, request)) = self.pending_puts.confirm(instance) else { return };
+        let Some((id, request)) = self.claims.confirm(instance) else { return };
         if self.copies.get(instance).is_some_and(|copy| copy.inline.is_some()) {
-            if let Some(create) = self.pending_puts.end(instance) {
-                self.client_reservations.keep(&id, create.client, &mut self.world);
+            if let Some(put) = self.claims.end_put(instance) {
+                self.claims.object_made(&id, put.client, &mut self.world);
             }
             self.copies.set_state(instance, State::Complete);
             self.remove_reader(instance);
@@ -216,12 +192,12 @@ impl Node {
             self.withdraw_put(instance);
             return Err(error);
         }
-        let Some((id, is_deleted)) = self.pending_puts.seal(client, instance) else {
+        let Some((id, is_deleted)) = self.claims.seal(client, instance) else {
             let said =
                 format!("instance {instance} is not being filled: it is already sealed or aborted");
             return Err(Error::InvalidArgument(said));
         };
-        self.client_reservations.keep(&id, client, &mut self.world);
+        self.claims.object_made(&id, client, &mut self.world);
         let Some(copy) = self.copies.get(instance) else {
             return Err(Error::ObjectDeleted { id });
         };
@@ -250,39 +226,35 @@ impl Node {
 
     /// Why an object that a client has filled can't be complete: the node of its slot is gone, and nobody waits for it.
     fn slot_is_gone(&self, client: ClientId, instance: Instance) -> Option<Error> {
-        let (id, maker) = self.pending_puts.maker(instance)?;
-        let is_slot = id.is_slot() && maker == client;
-        is_slot.then(|| self.world.members().why_unmade(id)).flatten()
+        let put = self.claims.put(instance).filter(|put| put.client == client)?;
+        put.id.is_slot().then(|| self.world.members().why_unmade(&put.id)).flatten()
     }
 
     /// Fails the puts that wait for the reply of the node of a slot which is gone.
     pub(super) fn fail_puts_without_slot(&mut self) {
-        for (instance, error) in self.pending_puts.without_slot(&self.world) {
+        for (instance, error) in self.claims.puts_without_slot(&self.world) {
             self.fail_put(instance, error);
         }
     }
 
     pub(super) fn abort(&mut self, client: ClientId, instance: Instance) -> Result<Reply, Error> {
-        if self.pending_puts.is_of_another(instance, client) {
+        if self.claims.put(instance).is_some_and(|put| put.client != client) {
             let said = format!("instance {instance} is being filled by another client");
             return Err(Error::InvalidArgument(said));
         }
-        if let Some(create) = self.pending_puts.end(instance) {
-            self.undo_put(&create, instance);
-        }
+        self.withdraw_put(instance);
         Ok(Reply::Done)
     }
 
     pub(super) fn fail_put(&mut self, instance: Instance, error: Error) {
-        let Some(mut create) = self.pending_puts.end(instance) else { return };
-        let request = create.request.take();
-        self.undo_put(&create, instance);
-        if let Some(request) = request {
+        let Some(put) = self.claims.end_put(instance) else { return };
+        self.undo_put(&put, instance);
+        if let Some(request) = put.request {
             self.requests.reply(request, Err(error), &mut self.world);
         }
     }
 
-    fn undo_put(&mut self, create: &PendingPut, instance: Instance) {
+    fn undo_put(&mut self, put: &Put, instance: Instance) {
         self.copies.cancel(instance);
         if let Some(copy) = self.copies.get(instance) {
             if copy.inline.is_none() {
@@ -292,8 +264,8 @@ impl Node {
             self.doom(instance);
             self.remove_reader(instance);
         }
-        if create.is_announced() {
-            let id = create.id.clone();
+        if put.is_announced() {
+            let id = put.id.clone();
             let message = match id.minter() {
                 // Another client may put a name or slot, but another generated id can never get an object any more.
                 None => Message::Withdraw { id, instance },
@@ -307,39 +279,38 @@ impl Node {
                     }
                 }
             };
-            self.world.send_owners(&create.id, &message);
+            self.world.send_owners(&put.id, &message);
         }
-        if create.is_reserved && (create.id.minter().is_none() || !create.is_announced()) {
+        if put.is_reserved && (put.id.minter().is_none() || !put.is_announced()) {
             // Announcements are withdrawn, if any, and the client may try again.
-            self.client_reservations.reuse(&create.id, create.client);
-        } else if create.is_reserved {
-            self.client_reservations.keep(&create.id, create.client, &mut self.world);
+            self.claims.reuse(&put.id, put.client);
+        } else if put.is_reserved {
+            self.claims.object_made(&put.id, put.client, &mut self.world);
         }
         // Gets that found the object growing here look elsewhere now.
-        self.pull_if_wanted(&create.id);
+        self.pull_if_wanted(&put.id);
     }
 
     /// What a create waits for: capacity, memory or its name.
     pub(super) fn put_description(&self, instance: Instance) -> (String, String) {
-        let Some((id, _)) = self.pending_puts.maker(instance) else {
+        let Some(Put { id, phase, .. }) = self.claims.put(instance) else {
             return (format!("instance {instance}"), "it has ended".into());
         };
         if let Some(full) = self.copies.shortfall(instance) {
             return (format!("memory for {id}"), full.to_string());
         }
-        match self.pending_puts.phase(instance) {
-            Some(PutPhase::Name | PutPhase::Filling) => {
-                let owner = self.world.members().owners(id).primary;
-                (format!("the name {id}"), format!("its owner, node {owner}, has not confirmed it"))
+        match phase {
+            PutPhase::Claiming(_) | PutPhase::Filling => self.name_description(id),
+            PutPhase::Waiting => {
+                (format!("memory for {id}"), "the node is still allocating it".to_string())
             }
-            _ => (format!("memory for {id}"), "the node is still allocating it".to_string()),
         }
     }
 
     /// Ends a create whose request has ended.
     pub(super) fn withdraw_put(&mut self, instance: Instance) {
-        if let Some(create) = self.pending_puts.end(instance) {
-            self.undo_put(&create, instance);
+        if let Some(put) = self.claims.end_put(instance) {
+            self.undo_put(&put, instance);
         }
     }
 }

@@ -19,11 +19,10 @@ use crate::{
     lifetime::Terms,
     limits::{FOLDED_INPUTS_MAX, REDUCE_INPUTS_MAX, limit_name},
     machines::{
-        client_reservations::Ending,
+        claims::{Ending, Holder},
         coordinator::{AwaitedResult, Starter},
         copies::PendingCopy,
         requests::{RequestContext, RequestKind, Subject},
-        result_reservations::Reservation,
         watches::Listener,
     },
     message::{FoldKey, FoldOrder, Found, Message},
@@ -79,7 +78,7 @@ impl Node {
         if !said.is_empty() {
             return Some(Err(Error::InvalidArgument(said)));
         }
-        let id = match self.id_for(context.client, id) {
+        let id = match self.claims.id_for(context.client, id, &self.directory, &mut self.world) {
             Ok(id) => id,
             Err(error) => return Some(Err(error)),
         };
@@ -98,19 +97,16 @@ impl Node {
         );
         let terms = Terms::new(ttl_ns, self.client_leases.job(context.client));
         let starter = Starter { client: context.client, request: context.request };
+        self.coordinator.begin(key, reduce, terms, starter);
         // The reduce takes over the reservation of its client, if there is one.
-        let reserved = self.client_reservations.take(&id, context.client, &mut self.world);
-        if id.minter().is_some() || reserved.is_some() {
-            self.coordinator.begin(key, reduce, terms, starter);
-            if let Some(instance) = reserved {
-                self.result_reservations.begin(key, Reservation { instance, begins: None });
-            }
+        let is_reserved = self.claims.pass_to_reduce(&id, context.client, key, &mut self.world);
+        if id.minter().is_some() || is_reserved {
             self.take_steps(key, steps);
             return Some(Ok(Reply::Reducing { id }));
         }
-        self.coordinator.begin(key, reduce, terms, starter);
-        self.requests.remember(context, RequestKind::Reservation(key), &self.world);
-        self.reserve_result(key, &id, context.request, steps);
+        // It begins once the name is granted.
+        self.claims.reserve(&id, context.request, Holder::Reduce(key, steps), &mut self.world);
+        self.requests.remember(context, RequestKind::Name(id), &self.world);
         None
     }
 
@@ -358,8 +354,8 @@ impl Node {
     /// The result is complete.
     fn finish_reduce(&mut self, key: ReduceId, instance: Instance) {
         let Some(reduce) = self.forget_reduce(key) else { return };
-        self.result_reservations.remove(key);
         let id = reduce.result().clone();
+        self.claims.forget(&id, &mut self.world);
         self.world.note(LogEvent::ReduceEnded { id: id.clone(), failure: None });
         // All positions have sent everything. A position with a duplicate order must not wait for a parent forever.
         let nodes: BTreeSet<NodeId> = reduce.nodes().into_iter().collect();
@@ -382,7 +378,7 @@ impl Node {
         self.world.note(LogEvent::ReduceEnded { id: id.clone(), failure });
         self.coordinator.remember_failed(&reduce);
         let is_minted = id.minter().is_some();
-        let reserved = if is_minted { None } else { self.end_reservation(key, id, error) };
+        let reserved = self.end_reservation(id, error);
         self.abort_epoch(key, id, reduce.epoch(), reduce.nodes());
         if is_minted || reserved.is_some() {
             self.world

@@ -22,12 +22,9 @@ impl Node {
     /// Everything in progress, as text; empty if the node is idle. For checkers.
     pub fn unfinished(&self) -> impl Iterator<Item = String> {
         let counts = [
-            ("creates", self.pending_puts.len()),
-            ("promises", self.client_reservations.len()),
             ("reduces", self.coordinator.len()),
             ("watches", self.watches.len()),
             ("range reads", self.range_reads.len()),
-            ("reservations", self.result_reservations.len()),
             ("results", self.coordinator.unfinished_results()),
             ("folds", self.worker.len() + self.ring_results.len()),
             ("adoptions", self.hosted_replicas.incoming()),
@@ -42,6 +39,7 @@ impl Node {
         let readers = self.readers.counts().into_iter();
         let counts = readers
             .chain(self.copies.counts())
+            .chain(self.claims.counts())
             .chain(counts)
             .filter(|(_, count)| *count > 0)
             .map(|(what, count)| format!("{count} {what}"));
@@ -50,7 +48,7 @@ impl Node {
     }
 
     pub(super) fn explain(&self, id: &ObjectId) -> Reply {
-        let all = self.coming(id).into_iter().chain(self.pending_puts.instance_of(id));
+        let all = self.coming(id).into_iter().chain(self.claims.put_of(id));
         let needed = all.filter_map(|instance| self.copies.waits_for(instance)).next();
         let lacks = needed.map(|needed| (needed, self.copies.table().capacity()));
         Reply::Explained { what: id.to_string(), state: self.state_of(id), lacks }

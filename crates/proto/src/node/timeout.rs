@@ -12,8 +12,7 @@ use crate::{
     event::LogEvent,
     id::{ClientId, NodeId, ObjectId, RequestId},
     machines::{
-        client_reservations::Ending,
-        pending_puts::PutPhase,
+        claims::Ending,
         requests::{EndedRequest, RequestKind, WaitProgress, names::stop_latest},
     },
     request::{Reply, Waiting},
@@ -29,7 +28,7 @@ const SILENT: &str = "its owner has not replied";
 impl Node {
     pub(super) fn expire_requests(&mut self) {
         loop {
-            let awaits_name = |instance| self.pending_puts.phase(instance) == Some(PutPhase::Name);
+            let awaits_name = |instance| self.claims.is_claiming(instance);
             let Some(request) = self.requests.next_overdue(awaits_name, &self.world) else {
                 return;
             };
@@ -77,14 +76,7 @@ impl Node {
             }
             RequestKind::Create(instance) => self.put_description(*instance),
             RequestKind::Follow(id) => (format!("the first bytes of {id}"), self.state_of(id)),
-            RequestKind::Reservation(_) => (
-                "the name of a reduce result".into(),
-                "its owner has not confirmed the reservation".into(),
-            ),
-            RequestKind::Name(id) => {
-                let owner = self.world.members().owners(id).primary;
-                (format!("the name {id}"), format!("its owner, node {owner}, has not confirmed it"))
-            }
+            RequestKind::Name(id) => self.name_description(id),
             RequestKind::Replicas(id, instance) => {
                 let mut state = self.replicas.state(*instance);
                 if self
@@ -171,10 +163,7 @@ impl Node {
             RequestKind::Range(_) => self.end_range(request),
             RequestKind::Create(instance) => self.withdraw_put(*instance),
             RequestKind::Follow(id) => self.readers.stop_following(id, request),
-            RequestKind::Reservation(key) => self.give_up_reservation(*key),
-            RequestKind::Name(id) => {
-                self.client_reservations.withdraw(id, &mut self.world);
-            }
+            RequestKind::Name(id) => self.give_up_reservation(id),
             RequestKind::Replicas(_, instance) => self.replicas.stop_waiting(*instance, request),
             RequestKind::Latest { prefix, has_standby, .. } => {
                 stop_latest(prefix, *has_standby, None, request, &mut self.world);
@@ -198,11 +187,11 @@ impl Node {
         for (instance, count) in self.readers.end_all(client) {
             (0..count).for_each(|_| self.remove_reader(instance));
         }
-        for instance in self.pending_puts.of_client(client) {
+        for instance in self.claims.puts_of(client) {
             let _ = self.abort(client, instance);
         }
         self.end_reduces_of(client, process);
-        self.client_reservations.end(client, Ending::Disconnected(process), &mut self.world);
+        self.claims.end_client(client, Ending::Disconnected(process), &mut self.world);
         self.client_leases.client_disconnected(client, &mut self.world);
     }
 

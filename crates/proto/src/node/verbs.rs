@@ -7,7 +7,7 @@ use crate::{
     error::Error,
     id::{ClientId, RequestId},
     lifetime::Lease,
-    machines::{client_reservations::Ending, requests::RequestContext},
+    machines::{claims::Ending, requests::RequestContext},
     request::{Reply, Request},
     time::Instant,
 };
@@ -45,7 +45,7 @@ impl Node {
             Request::Reserve { name } => self.reserve(&context, name),
             Request::Slots { count } => Some(self.slots(client, request, count)),
             Request::CancelReservations => {
-                self.client_reservations.end(client, Ending::Closed, &mut self.world);
+                self.claims.end_client(client, Ending::Closed, &mut self.world);
                 return;
             }
             Request::Create { id, meta, ttl_ns } => self.create(&context, id, meta, ttl_ns),

@@ -22,7 +22,7 @@ use core::ops::Bound;
 pub(crate) use self::wait_progress::WaitProgress;
 use crate::{
     error::Error,
-    id::{ClientId, Instance, Name, NodeId, ObjectId, ReduceId, RequestId},
+    id::{ClientId, Instance, Name, NodeId, ObjectId, RequestId},
     limits::{LONG_WAIT_NS, OWNER_TIMEOUT_NS},
     machines::{membership_change::MembershipChange, world::World},
     message::{Holding, Message},
@@ -90,9 +90,7 @@ pub(crate) enum RequestKind {
     Follow(ObjectId),
     /// For a range of an object.
     Range(ObjectId),
-    /// For the reserved name of a reduce's result.
-    Reservation(ReduceId),
-    /// For a name that the client reserves.
+    /// For a name that the client reserves, or its reduce.
     Name(ObjectId),
     Inputs(ObjectId),
     /// For replicas on other nodes.
@@ -274,8 +272,7 @@ impl Requests {
             RequestKind::Latest { is_answered, .. }
             | RequestKind::Locations { is_answered, .. } => *is_answered,
             RequestKind::Create(instance) => !awaits_name(*instance),
-            RequestKind::Reservation(_)
-            | RequestKind::Name(_)
+            RequestKind::Name(_)
             | RequestKind::OlderVersions { .. }
             | RequestKind::Page { .. }
             | RequestKind::Inspection { .. } => false,

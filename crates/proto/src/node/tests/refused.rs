@@ -377,8 +377,7 @@ fn a_put_that_waits_for_room_is_not_received_from_elsewhere() {
     let put =
         cluster.ask(1, Request::Create { id: Some(id.clone()), meta: array(LARGE), ttl_ns: None });
     cluster.get(1, &id);
-    let is_it =
-        |serial: &u64| cluster.nodes[&NodeId(1)].pending_puts.contains(instance(1, *serial));
+    let is_it = |serial: &u64| cluster.nodes[&NodeId(1)].claims.put(instance(1, *serial)).is_some();
     let instance = instance(1, (1..100).find(is_it).expect("it waits"));
     let source = Source::Holder { node: NodeId(2), reason: Reason::OnlyHolder };
     let meta = array(LARGE);

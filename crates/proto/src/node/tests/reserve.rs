@@ -181,7 +181,7 @@ fn any_node_fills_a_slot_for_its_readers() {
                 let instance = got(cluster.reply(get));
                 cluster.ask(node, Request::Release { instance });
             }
-            let open = cluster.nodes[&NodeId(1)].client_reservations.len();
+            let open = cluster.nodes[&NodeId(1)].claims.reservations();
             assert_eq!(open, 0, "filled by {filler}, large: {is_large}");
             cluster.assert_at_rest();
         }
@@ -251,7 +251,7 @@ fn unfilled_slots_end_with_their_client() {
             assert!(is_lost(cluster.reply(late)));
         }
     }
-    assert_eq!(cluster.nodes[&NodeId(1)].client_reservations.len(), 0);
+    assert_eq!(cluster.nodes[&NodeId(1)].claims.reservations(), 0);
     cluster.assert_at_rest();
 }
 
@@ -304,7 +304,7 @@ fn a_deleted_slot_takes_no_object() {
             assert!(matches!(cluster.reply(late), Err(Error::ObjectDeleted { .. })));
         }
         end_client(&mut cluster, 1);
-        assert_eq!(cluster.nodes[&NodeId(1)].client_reservations.len(), 0);
+        assert_eq!(cluster.nodes[&NodeId(1)].claims.reservations(), 0);
         cluster.assert_at_rest();
     }
 }
@@ -317,7 +317,7 @@ fn slots_are_bounded() {
     cluster.nodes.get_mut(&NodeId(1)).unwrap().directory.limit_entries(8);
     let full = cluster.ask(1, Request::Slots { count: 5 });
     assert!(matches!(cluster.reply(full), Err(Error::NoMemory { .. })));
-    assert_eq!(cluster.nodes[&NodeId(1)].client_reservations.len(), 0);
+    assert_eq!(cluster.nodes[&NodeId(1)].claims.reservations(), 0);
     slots(&mut cluster, 1, 4);
     end_client(&mut cluster, 1);
     slots(&mut cluster, 1, 4);
