@@ -7,7 +7,7 @@
 use alloc::{boxed::Box, format};
 
 use super::{
-    accounts::StoredInline,
+    accounts::{Accounts, EntryCharge, StoredInline},
     context::{Context, Outbox},
     deletion::slot_ended,
     entry::{Entry, Reserved},
@@ -35,109 +35,128 @@ impl Directory {
         from: NodeId,
         announce: &Announce,
     ) -> bool {
-        let (now, members) = (context.now, context.members);
+        if !self.has_name(context, from, announce) {
+            return true;
+        }
+        let Some(recorded) = self.record(context, from, announce) else { return true };
+        let id = &announce.id;
+        // The steps below look the entry up again; few objects need them.
+        let version = match id {
+            ObjectId::Named(name) => name.prefix_and_version(),
+            ObjectId::Minted { .. } => None,
+        };
+        let is_awaited = recorded.has_subscribers
+            || version.is_some_and(|(prefix, version)| self.latest.awaits(prefix, version));
+        if let Some(lifetime) = &announce.lifetime {
+            self.bind(context, id, &Terms::from_lifetime(lifetime, context.now));
+        }
+        if is_awaited {
+            self.wake(context, id, recorded.is_news);
+        }
+        if !recorded.has_room || recorded.lacks_bytes {
+            self.store_bytes(id, announce.instance, from, recorded.has_room, context.outbox);
+        }
+        is_awaited
+    }
+
+    /// Whether the announced instance has the name, or gets it now. If not, its holder gets the reason, or later a reply.
+    fn has_name(&mut self, context: &mut Context<'_>, from: NodeId, announce: &Announce) -> bool {
+        let members = context.members;
         let Announce { id, instance, claim, .. } = announce;
         let owners = members.owners(id);
-        let (is_owner, is_primary_owner) =
-            (owners.contains(members.me()), owners.primary == members.me());
         if let Some(reply) = self.refuse_fill(announce, context) {
             context.outbox.push((from, reply));
-            return true;
+            return false;
         }
         let entry = self.entries.open(id);
         entry.free_if_lost(instance);
-        // A claim is for another object than the reserved one, even if the same node reserved the name.
-        if let Some(reserved) = entry.reserved.as_ref().filter(|_| *claim && !id.is_slot()) {
-            context.outbox.push((from, announce.claimed(Some(reserved.instance.node))));
-            return true;
+        if let Some(reply) = entry.refuse(announce) {
+            context.outbox.push((from, reply));
+            return false;
         }
-        // An instance has one size and shape. With another, this owner itself would send malformed messages.
-        if entry.live.as_ref().is_some_and(|live| live.contradicts(announce)) {
-            context.outbox.push((from, announce.refused(None)));
-            return true;
-        }
-        if entry.rejects_deleted(context, from, announce, is_primary_owner) {
-            return true;
+        if entry.rejects_deleted(context, from, announce, owners.primary == members.me()) {
+            return false;
         }
         // The name was deleted before this owner received the announcement.
         if !*claim && entry.has_deleters() {
             self.drop_deleted(context, from, announce);
-            return true;
+            return false;
         }
         entry.reuse(context, id);
-        let is_other = |reserved: &mut Box<Reserved>| {
-            let Instance { node, serial } = reserved.instance;
-            !id.is_slot() && (node != instance.node || serial > instance.serial)
-        };
-        if let Some(reserved) = entry.reserved.take_if(is_other).map(|other| other.instance) {
-            // Two owners that did not know of each other granted the name: the object that already exists keeps it.
-            let (id, taken_by) = (id.clone(), Some(instance.node));
-            context
-                .outbox
-                .push((reserved.node, Message::Claimed { id, instance: reserved, taken_by }));
-        }
-        let is_same = entry.live.as_ref().is_some_and(|live| live.instance == *instance);
-        if is_same && is_owner {
+        entry.end_other_reservation(announce, context.outbox);
+        let known = entry.live.as_ref().filter(|live| live.instance == *instance);
+        let is_passed_on = *claim && known.is_some_and(|live| live.tree.get(from).is_some());
+        if known.is_some() && owners.contains(members.me()) {
             entry.stray_until = Instant::default();
         }
-        if *claim
-            && let Some(live) = entry.live.as_ref().filter(|_| is_same)
-            && live.tree.get(from).is_some()
-        {
+        if is_passed_on {
             // Another node has passed it on, later than the holder announced more.
             context.outbox.push((from, announce.claimed(None)));
-            return true;
+            return false;
         }
         let is_rival = entry.live.as_ref().is_some_and(|live| live.instance.node != instance.node);
-        if is_rival && now < self.catching_up_until {
-            self.parked.retain(|parked| !parked.is(from, *instance));
-            if self.parked.len() < PARKED_MAX {
-                let (announce, charge) = self.accounts.hold(from, announce);
-                self.parked.push(Parked::new(from, announce, charge));
-                return true;
+        let entry = if is_rival && context.now < self.catching_up_until {
+            if self.park(from, announce) {
+                return false;
             }
-            self.limited.push((from, limit_name!(PARKED_MAX)));
-        }
+            self.entries.open(id)
+        } else {
+            entry
+        };
         entry.lost.take_if(|lost| lost.0 == *instance);
-        let was_lost = entry.is_lost();
-        if !entry.yields_name(from, announce, members, context.outbox) {
-            return true;
+        entry.yields_name(from, announce, members, context.outbox)
+    }
+
+    /// Keeps the announcement of another instance until this owner has caught up. Returns false if too many are kept.
+    fn park(&mut self, from: NodeId, announce: &Announce) -> bool {
+        self.parked.retain(|parked| !parked.is(from, announce.instance));
+        if self.parked.len() >= PARKED_MAX {
+            self.limited.push((from, limit_name!(PARKED_MAX)));
+            return false;
         }
-        if is_owner {
+        let (announce, charge) = self.accounts.hold(from, announce);
+        self.parked.push(Parked::new(from, announce, charge));
+        true
+    }
+
+    /// Records the holder of an instance that has the name, and its bytes if there is capacity for them. Ends the
+    /// reservation that it fulfills. Returns `None` if the member has too many entries.
+    fn record(
+        &mut self,
+        context: &mut Context<'_>,
+        from: NodeId,
+        announce: &Announce,
+    ) -> Option<Recorded> {
+        let (now, members) = (context.now, context.members);
+        let Announce { id, instance, claim, .. } = announce;
+        let (me, owners) = (members.me(), members.owners(id));
+        let entry = self.entries.open(id);
+        if owners.contains(me) {
             entry.stray_until = Instant::default();
         }
-        let was_complete = entry.live.as_ref().is_some_and(Live::is_complete);
-        let is_new = entry.live.is_none() || was_lost;
-        let stays = |live: &mut Live| live.is_at_staying_node(members);
-        let stayed = !members.has_leaving() || entry.live.as_mut().is_some_and(stays);
-        let meta = || announce.meta.clone();
-        let is_mine = instance.node == members.me();
-        let is_granted = entry.reserved.is_some();
-        let accounts = &mut self.accounts;
-        let charge = (entry.live.is_none() && !is_mine).then(|| match is_granted {
-            true => Some(accounts.open_granted(from)),
-            false => accounts.open(from),
-        });
-        if let Some(None) = charge {
-            // Readers can still find the copy at the other owner, if that has an entry for it.
-            self.limited.push((from, limit_name!(ENTRIES_MAX)));
-            if *claim {
-                context.outbox.push((
-                    from,
-                    announce.refused(Some(too_many(members.me(), announce.meta.size))),
-                ));
-            }
-            self.forget_if_empty(id);
-            return true;
+        let before = Before::of(entry, members);
+        if entry.live.is_none() {
+            let Ok(charge) = charge_entry(entry, from, announce, me, &mut self.accounts) else {
+                // Readers can still find the copy at the other owner, if that has an entry for it.
+                self.limited.push((from, limit_name!(ENTRIES_MAX)));
+                if *claim {
+                    let error = Some(too_many(me, announce.meta.size));
+                    context.outbox.push((from, announce.refused(error)));
+                }
+                self.forget_if_empty(id);
+                return None;
+            };
+            let (meta, counted) = (announce.meta.clone(), self.recorded.add());
+            entry.live = Some(Live::new(*instance, meta, now, charge, counted));
         }
-        let new = || Live::new(*instance, meta(), now, charge.flatten(), self.recorded.add());
-        let live = entry.live.get_or_insert_with(new);
-        live.take(now, from, announce, is_primary_owner, context.outbox);
+        let live = entry.live.as_mut()?;
+        live.take(now, from, announce, owners.primary == me, context.outbox);
         let (mut is_brought, mut has_room) = (false, true);
         if let Progress::Inline(bytes) = &announce.progress
             && live.inline.is_none()
         {
             // Objects made by this node are not charged: its store has their bytes as long as the entry has.
+            let is_mine = instance.node == me;
             let charge = (!is_mine).then(|| self.accounts.charge(from, bytes.len())).flatten();
             (is_brought, has_room) = (true, is_mine || charge.is_some());
             if !core::mem::take(&mut live.bytes_requested) && !has_room {
@@ -146,42 +165,15 @@ impl Directory {
             live.inline = Some(Box::new(StoredInline::new(bytes.clone(), charge)));
         }
         live.move_receivers(context, from, id);
-        if live.is_fed() {
-            entry.orphan_since = None;
-        }
         if *claim {
             context.outbox.push((from, announce.claimed(None)));
         }
-        let (is_complete, lacks_bytes) = (live.is_complete(), live.lacks_bytes());
-        // Until now only leaving nodes had it, where no reduce folds it any more.
-        let is_better = is_complete && !was_complete || !stayed && stays(live);
-        let is_news = is_new || is_brought || is_better;
-        // The object that the name was reserved for is complete. Only its maker's copy counts: a reader may hold a
-        // complete copy from an aborted attempt.
-        let is_made = announce.progress.is_complete() && from == instance.node;
-        if let Some(slot) = entry.reserved.take_if(|_| is_complete && id.is_slot()) {
-            let (id, instance, taken_by) = (id.clone(), slot.instance, Some(from));
-            context.outbox.push((members.me(), Message::Claimed { id, instance, taken_by }));
-        }
-        entry.reserved.take_if(|reserved| is_made && reserved.instance.node == from);
+        let is_news = is_brought || before.is_improved_by(live, members);
+        let lacks_bytes = live.lacks_bytes();
+        entry.fulfill_reservation(from, announce, me, context.outbox);
         entry.check_orphan(now, id, members, &mut self.alarms);
-        // The steps below look the entry up again; few objects need them.
-        let version = match id {
-            ObjectId::Named(name) => name.prefix_and_version(),
-            ObjectId::Minted { .. } => None,
-        };
-        let is_awaited = entry.subscribers().is_some()
-            || version.is_some_and(|(prefix, version)| self.latest.awaits(prefix, version));
-        if let Some(lifetime) = &announce.lifetime {
-            self.bind(context, id, &Terms::from_lifetime(lifetime, now));
-        }
-        if is_awaited {
-            self.wake(context, id, is_news);
-        }
-        if !has_room || lacks_bytes {
-            self.store_bytes(id, *instance, from, has_room, context.outbox);
-        }
-        is_awaited
+        let has_subscribers = entry.subscribers().is_some();
+        Some(Recorded { is_news, has_room, lacks_bytes, has_subscribers })
     }
 
     /// The reply to the put of a slot that takes no object any more. While it is open, an object that can't be completed
@@ -326,7 +318,112 @@ impl Announce {
     }
 }
 
+/// What an announcement has changed.
+struct Recorded {
+    /// Whether it changes the replies to watchers.
+    is_news: bool,
+    /// Whether there is capacity for the bytes of a small object.
+    has_room: bool,
+    /// Whether it is a small object whose bytes are only at its holders.
+    lacks_bytes: bool,
+    has_subscribers: bool,
+}
+
+/// The state of an entry before an announcement.
+struct Before {
+    /// Whether it has no instance, or one that is lost.
+    was_empty: bool,
+    was_complete: bool,
+    /// Whether a member that is not leaving holds it.
+    stayed: bool,
+}
+
+impl Before {
+    fn of(entry: &mut Entry, members: &Members) -> Self {
+        let was_empty = !entry.is_alive();
+        let was_complete = entry.live.as_ref().is_some_and(Live::is_complete);
+        let stays = |live: &mut Live| live.is_at_staying_node(members);
+        let stayed = !members.has_leaving() || entry.live.as_mut().is_some_and(stays);
+        Self { was_empty, was_complete, stayed }
+    }
+
+    /// Whether a reduce can fold it now, and not before: only leaving nodes may have had it.
+    fn is_improved_by(&self, live: &mut Live, members: &Members) -> bool {
+        self.was_empty
+            || live.is_complete() && !self.was_complete
+            || !self.stayed && live.is_at_staying_node(members)
+    }
+}
+
+/// Charges a member for the entry of an instance that it announces first; `None` if this node made the object.
+///
+/// # Errors
+/// `Err` if the member has too many entries. The name of a reduce is granted already, and not refused any more.
+fn charge_entry(
+    entry: &Entry,
+    from: NodeId,
+    announce: &Announce,
+    me: NodeId,
+    accounts: &mut Accounts,
+) -> Result<Option<EntryCharge>, ()> {
+    if announce.instance.node == me {
+        return Ok(None);
+    }
+    if entry.reserved.is_some() {
+        return Ok(Some(accounts.open_granted(from)));
+    }
+    accounts.open(from).map(Some).ok_or(())
+}
+
 impl Entry {
+    /// The reply to an announcement that the reservation or the instance of the name rules out.
+    fn refuse(&self, announce: &Announce) -> Option<Message> {
+        // A claim is for another object than the reserved one, even if the same node reserved the name.
+        let is_claim = announce.claim && !announce.id.is_slot();
+        if let Some(reserved) = self.reserved.as_ref().filter(|_| is_claim) {
+            return Some(announce.claimed(Some(reserved.instance.node)));
+        }
+        // An instance has one size and shape. With another, this owner itself would send malformed messages.
+        let is_other = self.live.as_ref().is_some_and(|live| live.contradicts(announce));
+        is_other.then(|| announce.refused(None))
+    }
+
+    /// Ends a reservation of the name for another object than the announced one: two owners that did not know of each
+    /// other granted the name, and the object that already exists keeps it.
+    fn end_other_reservation(&mut self, announce: &Announce, outbox: &mut Outbox) {
+        let Announce { id, instance, .. } = announce;
+        let is_other = |reserved: &mut Box<Reserved>| {
+            let Instance { node, serial } = reserved.instance;
+            !id.is_slot() && (node != instance.node || serial > instance.serial)
+        };
+        if let Some(reserved) = self.reserved.take_if(is_other).map(|other| other.instance) {
+            let (id, taken_by) = (id.clone(), Some(instance.node));
+            outbox.push((reserved.node, Message::Claimed { id, instance: reserved, taken_by }));
+        }
+    }
+
+    /// Ends the reservation of a name or slot whose object is complete.
+    fn fulfill_reservation(
+        &mut self,
+        from: NodeId,
+        announce: &Announce,
+        me: NodeId,
+        outbox: &mut Outbox,
+    ) {
+        let id = &announce.id;
+        if self.live.as_ref().is_some_and(Live::is_fed) {
+            self.orphan_since = None;
+        }
+        let is_complete = self.live.as_ref().is_some_and(Live::is_complete);
+        if let Some(slot) = self.reserved.take_if(|_| is_complete && id.is_slot()) {
+            let (id, instance, taken_by) = (id.clone(), slot.instance, Some(from));
+            outbox.push((me, Message::Claimed { id, instance, taken_by }));
+        }
+        // Only its maker's copy counts: a reader may hold a complete copy from an aborted attempt.
+        let is_made = announce.progress.is_complete() && from == announce.instance.node;
+        self.reserved.take_if(|reserved| is_made && reserved.instance.node == from);
+    }
+
     /// Whether the announced instance was deleted; if so, notifies its holder.
     fn rejects_deleted(
         &mut self,

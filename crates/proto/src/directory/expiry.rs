@@ -6,9 +6,16 @@ use alloc::{boxed::Box, format, vec::Vec};
 
 use super::{
     context::Context,
+    live::Live,
     state::{Directory, Parked},
 };
-use crate::{error::Error, id::ObjectId, limits::TOMBSTONE_NS, time::Instant};
+use crate::{
+    error::Error,
+    id::{Instance, ObjectId},
+    limits::TOMBSTONE_NS,
+    members::Members,
+    time::Instant,
+};
 
 impl Directory {
     /// When to call [`Directory::expire`] next.
@@ -77,65 +84,80 @@ impl Directory {
         }
         // A former owner receives no announcements. Requests that went to it now go to the current owners.
         if is_owner && lost_at.is_some_and(|lost_at| lost_at <= now) {
-            entry.orphan_since = None;
-            let lost = entry.live.take_if(|live| !live.is_fed());
-            if let Some(lost) = lost.as_ref().filter(|_| id.minter().is_none()) {
-                entry.lost = Some(Box::new((lost.instance, now + TOMBSTONE_NS)));
-            }
-            if let Some(live) = lost.as_ref()
-                && let Some(&node) = live.abandoned_by.as_deref()
-            {
-                let detail = match members.contains(node) {
-                    true => format!(
-                        "node {node} cannot read it from its disk, and no other node has a copy"
-                    ),
-                    false => format!("node {node} left, and no other node had capacity for it"),
-                };
-                let error = Error::ObjectLost { id: id.clone(), detail };
-                live.drop_partial_copies(id, &error, context.outbox);
-                entry.lost = None;
-                self.bury(context, id, error, Vec::from([live.instance]));
-                if let Some(entry) = self.entries.get_mut(id) {
-                    entry.notify_location_waiters(id, context.outbox);
-                }
-                return;
-            }
-            if let Some(reserved) = entry.reserved.take()
-                && entry.live.is_none()
-            {
-                let error = Error::ObjectLost { id: id.clone(), detail: reserved.lost_detail() };
-                if let Some(lost) = &lost {
-                    lost.drop_partial_copies(id, &error, context.outbox);
-                }
-                // Later requesters get the error too, until a client puts or reserves the name.
-                self.bury(context, id, error, Vec::new());
-                if let Some(entry) = self.entries.get_mut(id) {
-                    entry.notify_location_waiters(id, context.outbox);
-                }
-                return;
-            }
-            // The minter, the only node that can make the object, may have rejoined meanwhile.
-            let can_come = !id.is_slot_of(members.me())
-                && id.minter().is_some_and(|minter| members.contains(minter));
-            if entry.live.is_none() && !can_come {
-                let error = members.why_unmade(id).unwrap_or_else(|| {
-                    let detail = "no remaining node has a complete copy".into();
-                    Error::ObjectLost { id: id.clone(), detail }
-                });
-                entry.notify_gone(id, &error, |_| true, context.outbox);
-                entry.notify_location_waiters(id, context.outbox);
-                // Partial copies that receive only from each other never complete. Only the primary owner has the full
-                // list of copies.
-                if let Some(lost) = &lost
-                    && members.owners(id).primary == members.me()
-                {
-                    lost.drop_partial_copies(id, &error, context.outbox);
-                }
-            }
-            if lost.is_some() && id.minter().is_none() {
-                self.remember(now, id);
-            }
+            self.report_loss(context, id);
         }
         self.forget_if_empty(id);
     }
+
+    /// Ends what remains of an object whose grace period is over, and reports its loss to the nodes that wait for it.
+    fn report_loss(&mut self, context: &mut Context<'_>, id: &ObjectId) {
+        let (now, members) = (context.now, context.members);
+        let Some(entry) = self.entries.get_mut(id) else { return };
+        entry.orphan_since = None;
+        let lost = entry.live.take_if(|live| !live.is_fed());
+        if let Some(lost) = lost.as_ref().filter(|_| id.minter().is_none()) {
+            entry.lost = Some(Box::new((lost.instance, now + TOMBSTONE_NS)));
+        }
+        if let Some(live) = &lost
+            && let Some(error) = abandoned_error(live, id, members)
+        {
+            entry.lost = None;
+            return self.end_lost(context, id, error, Some(live), Vec::from([live.instance]));
+        }
+        if let Some(reserved) = entry.reserved.take()
+            && entry.live.is_none()
+        {
+            let error = Error::ObjectLost { id: id.clone(), detail: reserved.lost_detail() };
+            return self.end_lost(context, id, error, lost.as_ref(), Vec::new());
+        }
+        // The minter, the only node that can make the object, may have rejoined meanwhile.
+        let can_come = !id.is_slot_of(members.me())
+            && id.minter().is_some_and(|minter| members.contains(minter));
+        if entry.live.is_none() && !can_come {
+            let error = members.why_unmade(id).unwrap_or_else(|| {
+                let detail = "no remaining node has a complete copy".into();
+                Error::ObjectLost { id: id.clone(), detail }
+            });
+            entry.notify_gone(id, &error, |_| true, context.outbox);
+            entry.notify_location_waiters(id, context.outbox);
+            // Partial copies that receive only from each other never complete. Only the primary owner has the full
+            // list of copies.
+            if let Some(lost) = &lost
+                && members.owners(id).primary == members.me()
+            {
+                lost.drop_partial_copies(id, &error, context.outbox);
+            }
+        }
+        if lost.is_some() && id.minter().is_none() {
+            self.remember(now, id);
+        }
+    }
+
+    /// Ends a lost object or reservation for later requesters too, until a client puts or reserves the name.
+    fn end_lost(
+        &mut self,
+        context: &mut Context<'_>,
+        id: &ObjectId,
+        error: Error,
+        lost: Option<&Live>,
+        instances: Vec<Instance>,
+    ) {
+        if let Some(lost) = lost {
+            lost.drop_partial_copies(id, &error, context.outbox);
+        }
+        self.bury(context, id, error, instances);
+        if let Some(entry) = self.entries.get_mut(id) {
+            entry.notify_location_waiters(id, context.outbox);
+        }
+    }
+}
+
+/// The error of an object whose last holder gave up its pinned copy, if that is why it is lost.
+fn abandoned_error(live: &Live, id: &ObjectId, members: &Members) -> Option<Error> {
+    let node = *live.abandoned_by.as_deref()?;
+    let detail = match members.contains(node) {
+        true => format!("node {node} cannot read it from its disk, and no other node has a copy"),
+        false => format!("node {node} left, and no other node had capacity for it"),
+    };
+    Some(Error::ObjectLost { id: id.clone(), detail })
 }

@@ -10,6 +10,7 @@ use super::{
     copies::too_many,
     entry::{Entry, Reserved},
     holder::Holder,
+    live::Live,
     state::Directory,
 };
 use crate::{
@@ -18,6 +19,7 @@ use crate::{
     limits::{LATEST_MAX, limit_name},
     members::{Members, Owners},
     message::Message,
+    time::Instant,
 };
 
 /// Names in one reply: 1024 of the longest names fit several times into a control message.
@@ -154,14 +156,7 @@ impl Directory {
             let id = id.clone();
             (from, Message::Claimed { id, instance, taken_by })
         };
-        let error = match &mut entry.tombstone {
-            Some(tombstone) if tombstone.instances.contains(&instance) => {
-                // Instances created under it meanwhile are deleted too.
-                tombstone.dropping.insert((from, instance));
-                Some(tombstone.error(id))
-            }
-            _ => entry.is_buried(now, &instance).then(|| Error::ObjectDeleted { id: id.clone() }),
-        };
+        let error = entry.reservation_error(now, from, id, instance);
         if error.is_some() {
             // It was deleted before its node received the reply.
             context.outbox.push(claimed(None));
@@ -170,24 +165,13 @@ impl Directory {
         }
         entry.reuse(context, id);
         entry.free_if_lost(&instance);
-        // A later instance of the same node is the object itself, announced before its name was reserved here.
-        let is_result =
-            |live: &Instance| live.node == instance.node && live.serial > instance.serial;
         let is_lost = entry.is_lost();
-        if let Some(lost) = entry.live.take_if(|live| is_lost && !is_result(&live.instance)) {
+        let is_other = |live: &mut Live| !is_object_of(live.instance, instance);
+        if let Some(lost) = entry.live.take_if(|live| is_lost && is_other(live)) {
             lost.drop_copies(id, None, context.outbox);
         }
-        let live = entry.live.as_ref();
-        let is_made = live.is_some_and(|live| {
-            let holder = live.tree.get(instance.node);
-            is_result(&live.instance) && holder.is_some_and(Holder::is_complete)
-        });
-        let other = live.map(|live| live.instance).filter(|live| !is_result(live));
-        let other = other.or_else(|| {
-            let reserved = entry.reserved.as_ref().map(|reserved| reserved.instance);
-            reserved.filter(|reserved| *reserved != instance)
-        });
-        if other.is_none() && !is_made {
+        let other = entry.rival_of(instance);
+        if other.is_none() && !entry.has_object_of(instance) {
             if entry.reserved.is_none() {
                 let charge = (from != members.me()).then(|| self.accounts.open(from));
                 if let Some(None) = charge {
@@ -202,6 +186,48 @@ impl Directory {
         }
         context.outbox.push(claimed(other.map(|other| other.node)));
         self.forget_if_empty(id);
+    }
+}
+
+/// Whether an instance is the object of a reservation: a later instance of the same node, which may be announced before
+/// its name is reserved here.
+fn is_object_of(live: Instance, reserved: Instance) -> bool {
+    live.node == reserved.node && live.serial > reserved.serial
+}
+
+impl Entry {
+    /// Why a reservation ends before its node gets the reply: the name was deleted meanwhile.
+    fn reservation_error(
+        &mut self,
+        now: Instant,
+        from: NodeId,
+        id: &ObjectId,
+        instance: Instance,
+    ) -> Option<Error> {
+        match &mut self.tombstone {
+            Some(tombstone) if tombstone.instances.contains(&instance) => {
+                // Instances created under it meanwhile are deleted too.
+                tombstone.dropping.insert((from, instance));
+                Some(tombstone.error(id))
+            }
+            _ => self.is_buried(now, &instance).then(|| Error::ObjectDeleted { id: id.clone() }),
+        }
+    }
+
+    /// The object or other reservation that keeps the name from a reservation.
+    fn rival_of(&self, instance: Instance) -> Option<Instance> {
+        let live = self.live.as_ref().map(|live| live.instance);
+        let reserved = self.reserved.as_ref().map(|reserved| reserved.instance);
+        let rival = live.filter(|live| !is_object_of(*live, instance));
+        rival.or(reserved.filter(|reserved| *reserved != instance))
+    }
+
+    /// Whether the object of a reservation is complete.
+    fn has_object_of(&self, instance: Instance) -> bool {
+        self.live.as_ref().is_some_and(|live| {
+            let holder = live.tree.get(instance.node);
+            is_object_of(live.instance, instance) && holder.is_some_and(Holder::is_complete)
+        })
     }
 }
 
