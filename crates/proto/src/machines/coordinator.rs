@@ -20,7 +20,7 @@ use crate::{
         watches::{Listener, Watches},
         world::World,
     },
-    message::FoldKey,
+    message::{FoldKey, FoldOrder},
     reduce::{PlanContext, Reduce, Step},
     table::Table,
     time::Instant,
@@ -46,13 +46,13 @@ pub(crate) struct Coordinator {
     failed: VecDeque<(ObjectId, Vec<ObjectId>)>,
 }
 
-/// The result of an epoch, and what will be folded into it once there is capacity.
+/// The result of an epoch, which waits for capacity and memory.
 #[derive(Debug)]
 pub(crate) struct AwaitedResult {
     instance: Instance,
     pub(crate) key: FoldKey,
-    pub(crate) local: Vec<Instance>,
-    pub(crate) children: Vec<(NodeId, u32)>,
+    /// What is folded into it then; `None` for a ring, and for an inline result, which is complete.
+    pub(crate) order: Option<FoldOrder>,
 }
 
 /// The client that started a reduce, and its request.
@@ -225,16 +225,15 @@ impl Coordinator {
     }
 
     /// Makes the result of the current epoch wait for capacity. Returns false if there is no such reduce.
-    pub(crate) fn await_room(
+    pub(crate) fn await_result(
         &mut self,
         instance: Instance,
         key: ReduceId,
-        local: Vec<Instance>,
-        children: Vec<(NodeId, u32)>,
+        order: Option<FoldOrder>,
     ) -> bool {
         let Some(epoch) = self.get(key).map(Reduce::epoch) else { return false };
-        let target = AwaitedResult { instance, key: FoldKey::result(key, epoch), local, children };
-        self.awaited_results.insert(key, target);
+        let awaited = AwaitedResult { instance, key: FoldKey::result(key, epoch), order };
+        self.awaited_results.insert(key, awaited);
         true
     }
 

@@ -6,7 +6,7 @@
 //!
 //! [`route`], [`verbs`] and [`messages`] dispatch events, client requests and messages to machines; [`permit`] drops
 //! messages that are not valid. Work that involves several machines is a method of [`Node`], in one file for each step
-//! of an object: [`put`], [`read`], [`get`], [`range`], [`rate`], [`serve`], [`copy`], [`spill`], [`reduce`], [`fold`],
+//! of an object: [`put`], [`read`], [`get`], [`range`], [`rate`], [`serve`], [`copy`], [`spill`], [`reduce`], [`fold`], [`result`],
 //! [`ring`], [`delete`], [`timeout`], [`membership`] and [`status`].
 
 mod copy;
@@ -26,6 +26,7 @@ mod receive;
 mod reduce;
 mod replicate;
 mod reserve;
+mod result;
 mod ring;
 mod route;
 mod serve;

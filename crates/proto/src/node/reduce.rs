@@ -14,23 +14,21 @@ use super::put::no_time;
 use crate::{
     error::Error,
     event::{Action, LimitSubject, LogEvent},
-    id::{ClientId, Instance, NodeId, ObjectId, ReduceId},
-    inline::Inline,
+    id::{ClientId, NodeId, ObjectId, ReduceId},
     lifetime::Terms,
     limits::{FOLDED_INPUTS_MAX, REDUCE_INPUTS_MAX, limit_name},
     machines::{
         claims::{Ending, Holder},
-        coordinator::{AwaitedResult, Starter},
-        copies::PendingCopy,
+        coordinator::Starter,
         requests::{RequestContext, RequestKind, Subject},
         watches::Listener,
     },
-    message::{FoldKey, FoldOrder, Found, Message},
+    message::{FoldKey, Found, Message},
     meta::Op,
     mutants::{self, Mutant},
     reduce::{PlanContext, Reduce, Step},
     request::Reply,
-    table::{Copy, State},
+    table::State,
     time::Instant,
 };
 
@@ -47,35 +45,12 @@ impl Node {
         if ttl_ns == Some(0) {
             return Some(Err(no_time()));
         }
+        if inputs.len() > REDUCE_INPUTS_MAX {
+            let limit = limit_name!(REDUCE_INPUTS_MAX);
+            self.world.limit_reached(LimitSubject::Client(context.client), limit);
+        }
         let count = count as usize;
-        let distinct: BTreeSet<&ObjectId> = inputs.iter().collect();
-        let said = if count == 0 || count > inputs.len() {
-            format!(
-                "count is {count}: it must be between 1 and the number of inputs, {}",
-                inputs.len()
-            )
-        } else if inputs.len() > REDUCE_INPUTS_MAX {
-            self.world.limit_reached(
-                LimitSubject::Client(context.client),
-                limit_name!(REDUCE_INPUTS_MAX),
-            );
-            format!(
-                "{} inputs are too many: pass at most {REDUCE_INPUTS_MAX} to one reduce",
-                inputs.len()
-            )
-        } else if distinct.len() < inputs.len() {
-            let repeated = inputs.len() - distinct.len();
-            format!("{repeated} of {} inputs are duplicates: pass each input once", inputs.len())
-        } else if let Some(id) = id.as_ref().filter(|id| distinct.contains(id)) {
-            format!("{id} is an input: choose another name for the result")
-        } else if let Some(id) = id.as_ref().filter(|id| id.is_slot()) {
-            format!(
-                "{id} is a slot, which only a put or create can fill: reserve the ref of a result"
-            )
-        } else {
-            String::new()
-        };
-        if !said.is_empty() {
+        if let Some(said) = why_invalid(&inputs, count, id.as_ref()) {
             return Some(Err(Error::InvalidArgument(said)));
         }
         let id = match self.claims.id_for(context.client, id, &self.directory, &mut self.world) {
@@ -237,7 +212,7 @@ impl Node {
                         });
                     }
                 }
-                Step::Result { local, children } => self.make_result(key, local, children),
+                Step::Result(order) => self.make_result(order),
                 Step::StartRing(contributors) => self.start_ring(key, contributors),
                 Step::Void { epoch, nodes, detail } => {
                     self.world.note(LogEvent::ReduceRestarted { id: id.clone(), epoch, detail });
@@ -252,121 +227,6 @@ impl Node {
                     self.fail_reduce_of(&id, &full.unwrap_or(error));
                 }
             }
-        }
-    }
-
-    /// All inputs are chosen: request capacity for the result.
-    fn make_result(&mut self, key: ReduceId, local: Vec<Instance>, children: Vec<(NodeId, u32)>) {
-        let Some(reduce) = self.coordinator.get(key) else { return };
-        let Some(meta) = reduce.meta().cloned() else { return };
-        let id = reduce.result().clone();
-        if !self.copies.table().could_hold(meta.size) {
-            let error = self.copies.store_full(meta.size);
-            return self.fail_reduce_of(&id, &error);
-        }
-        let epoch = reduce.epoch();
-        let is_good = |copy: &Copy| !copy.doomed && copy.meta.size == meta.size;
-        if !local.iter().all(|input| self.copies.get(*input).is_some_and(is_good)) {
-            // Evicted or deleted since the owner's report, or different from it.
-            let failure = "an input on the calling node was lost".into();
-            return self.reduce_failed(key, epoch, failure, false);
-        }
-        // The inputs wait together with the result: if a client deletes them meanwhile, they are still folded. They may
-        // go to disk meanwhile, since pins could keep the result from getting capacity.
-        local.iter().for_each(|input| self.copies.expect_reader(*input));
-        self.worker.begin_to_wait(FoldKey::result(key, epoch), local.clone());
-        let instance = self.world.next_instance();
-        self.await_result(instance, key, local, children);
-    }
-
-    /// Waits for capacity for the result of an attempt.
-    pub(super) fn await_result(
-        &mut self,
-        instance: Instance,
-        key: ReduceId,
-        local: Vec<Instance>,
-        children: Vec<(NodeId, u32)>,
-    ) {
-        if self.coordinator.await_room(instance, key, local, children) {
-            self.want_result(instance, key, None);
-        }
-    }
-
-    /// Requests capacity for the result of a reduce. An inline result is already complete.
-    fn want_result(&mut self, instance: Instance, key: ReduceId, inline: Option<Inline>) {
-        let Some(reduce) = self.coordinator.get(key) else { return };
-        let Some(meta) = reduce.meta().cloned() else { return };
-        let (id, terms) = (reduce.result().clone(), self.coordinator.terms(key));
-        let state = if inline.is_some() { State::Complete } else { State::Folding };
-        self.want(instance, PendingCopy { id, meta, inline, state, terms });
-    }
-
-    /// Memory for the result is allocated. It is announced while it grows, so that its broadcast overlaps with the
-    /// reduce.
-    pub(super) fn result_in_memory(&mut self, instance: Instance) {
-        let Some(copy) = self.copies.get(instance) else { return };
-        let (id, size) = (copy.id.clone(), copy.meta.size);
-        let Some(AwaitedResult { key, local, children, .. }) =
-            self.coordinator.take_awaited_result(&id, instance)
-        else {
-            return;
-        };
-        let Some(reduce) = self.coordinator.get(key.reduce) else { return };
-        let Some(dtype) = reduce.dtype() else { return };
-        let (count, op, frame) = (reduce.folded().len() as u64, reduce.op(), reduce.frame());
-        self.reveal(instance);
-        self.announce(instance);
-        self.end_pull(&id);
-        self.growing(instance);
-        if self.ring_results.contains(instance) {
-            return self.begin_parts(instance);
-        }
-        for input in self.worker.end_waiting(&key) {
-            self.copies.pin_reserved(input);
-        }
-        if !local.iter().all(|input| self.is_foldable(*input)) {
-            let failure = Some("an input on the calling node was lost".into());
-            return self.fold_ended(key, failure);
-        }
-        let (inputs, part) = (local, 0..size);
-        let result = id;
-        let order = FoldOrder { key, result, inputs, children, op, dtype, size, part, frame };
-        self.world.act(Action::StartFold { order, target: Some((instance, count)) });
-    }
-
-    pub(super) fn folded_inline(&mut self, key: ReduceId, epoch: u32, result: Inline) {
-        if self.coordinator.current(key, epoch).is_some() {
-            let instance = self.world.next_instance();
-            self.coordinator.await_room(instance, key, Vec::new(), Vec::new());
-            self.want_result(instance, key, Some(result));
-        }
-    }
-
-    /// An inline result, which is complete, has capacity.
-    pub(super) fn small_result_in_room(&mut self, instance: Instance) {
-        let Some(id) = self.copies.id_of(instance).cloned() else { return };
-        let Some(target) = self.coordinator.take_awaited_result(&id, instance) else { return };
-        self.reveal(instance);
-        self.announce(instance);
-        self.finish_reduce(target.key.reduce, instance);
-    }
-
-    /// The result is complete.
-    fn finish_reduce(&mut self, key: ReduceId, instance: Instance) {
-        let Some(reduce) = self.forget_reduce(key) else { return };
-        let id = reduce.result().clone();
-        self.claims.forget(&id, &mut self.world);
-        self.world.note(LogEvent::ReduceEnded { id: id.clone(), failure: None });
-        // All positions have sent everything. A position with a duplicate order must not wait for a parent forever.
-        let nodes: BTreeSet<NodeId> = reduce.nodes().into_iter().collect();
-        for node in nodes {
-            let (epoch, is_aborted) = (reduce.epoch(), false);
-            self.world.send(node, Message::EndEpoch { reduce: key, epoch, is_aborted });
-        }
-        let ids = self.coordinator.remember_folded(&reduce);
-        self.completed(instance);
-        for request in self.requests.requesters(Subject::Inputs(id)) {
-            self.requests.reply(request, Ok(Reply::Inputs { ids: ids.clone() }), &mut self.world);
         }
     }
 
@@ -464,21 +324,37 @@ impl Node {
         self.abort_rings(node, process_ended);
     }
 
-    pub(super) fn result_complete(&mut self, key: ReduceId) {
-        let Some(id) = self.coordinator.get(key).map(|reduce| reduce.result().clone()) else {
-            return;
-        };
-        let Some(instance) = self.copies.current(&id) else { return };
-        if self.copies.get(instance).is_some_and(|copy| copy.state == State::Folding) {
-            self.copies.set_state(instance, State::Complete);
-            self.announce(instance);
-            self.finish_reduce(key, instance);
-        }
-    }
-
     pub(super) fn expire_reduces(&mut self) {
         for key in self.coordinator.due(self.world.now()) {
             self.update_reduce(key, |reduce, around, now, steps| reduce.expire(now, around, steps));
         }
     }
+}
+
+/// Why a reduce of these inputs can't begin.
+fn why_invalid(inputs: &[ObjectId], count: usize, result: Option<&ObjectId>) -> Option<String> {
+    let (all, distinct) = (inputs.len(), inputs.iter().collect::<BTreeSet<_>>());
+    if count == 0 || count > all {
+        return Some(format!(
+            "count is {count}: it must be between 1 and the number of inputs, {all}"
+        ));
+    }
+    if all > REDUCE_INPUTS_MAX {
+        return Some(format!(
+            "{all} inputs are too many: pass at most {REDUCE_INPUTS_MAX} to one reduce"
+        ));
+    }
+    if distinct.len() < all {
+        let repeated = all - distinct.len();
+        return Some(format!("{repeated} of {all} inputs are duplicates: pass each input once"));
+    }
+    let result = result?;
+    if distinct.contains(result) {
+        return Some(format!("{result} is an input: choose another name for the result"));
+    }
+    result.is_slot().then(|| {
+        format!(
+            "{result} is a slot, which only a put or create can fill: reserve the ref of a result"
+        )
+    })
 }

@@ -38,7 +38,7 @@ impl Node {
         let instance = self.world.next_instance();
         let contributors = contributors.into_iter().map(|rank| (rank.node, rank.inputs)).collect();
         let order = RingOrder { reduce: key, epoch, id, instance, meta, op, frame, contributors };
-        self.await_result(instance, key, Vec::new(), Vec::new());
+        self.await_result(instance, key, None);
         if self.copies.get(instance).is_none() {
             // Otherwise contributors could hold memory until this node has some, and keep it from getting any.
             let detail = String::from("the calling node has no capacity for the result yet");

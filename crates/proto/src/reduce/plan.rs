@@ -215,23 +215,25 @@ impl Reduce {
         if self.chosen.len() == self.count {
             tree.close();
         }
+        let result = &self.result;
+        let fold = |key, inputs: Vec<Instance>, children| FoldOrder {
+            key,
+            result: result.clone(),
+            inputs,
+            children,
+            op,
+            dtype,
+            size,
+            part: 0..size,
+            frame: *frame,
+        };
         for order in tree.orders() {
             let key = FoldKey { reduce, epoch, segment: 0, position: order.position };
-            let fold = FoldOrder {
-                key,
-                result: self.result.clone(),
-                inputs: order.inputs,
-                children: order.children,
-                op,
-                dtype,
-                size,
-                part: 0..size,
-                frame: *frame,
-            };
-            steps.push(Step::Order(order.node, fold));
+            steps.push(Step::Order(order.node, fold(key, order.inputs, order.children)));
         }
         if let Some(children) = tree.roots() {
-            steps.push(Step::Result { local: local.clone(), children });
+            let key = FoldKey::result(reduce, self.epoch);
+            steps.push(Step::Result(fold(key, local.clone(), children)));
         }
     }
 }

@@ -27,13 +27,9 @@ pub enum Step {
     Probe(NodeId),
     /// All inputs are inline: fold these on this node.
     FoldInline(Vec<Inline>),
-    /// All inputs are chosen: allocate the result and fold these into it.
-    Result {
-        /// Inputs on the calling node.
-        local: Vec<Instance>,
-        /// Positions whose streams go to the calling node.
-        children: Vec<(NodeId, u32)>,
-    },
+    /// All inputs are chosen: allocate the result, and fold into it the inputs on the calling node and the streams that
+    /// go there.
+    Result(FoldOrder),
     /// An attempt ended: stop these nodes and drop its result.
     Void {
         /// The epoch.

@@ -130,15 +130,15 @@ fn folded(steps: &[Step]) -> Vec<Instance> {
                 let before = orders.insert(order.key.position, (*node, order));
                 assert!(before.is_none(), "position {} was ordered twice", order.key.position);
             }
-            Step::Result { local, children } => {
-                assert!(result.replace((local, children)).is_none(), "two results");
+            Step::Result(order) => {
+                assert!(result.replace(order).is_none(), "two results");
             }
             Step::DegreeChosen(..) => {}
             other => panic!("{other:?}"),
         }
     }
-    let (local, children) = result.expect("all have arrived");
-    let (mut all, mut next) = (local.clone(), children.clone());
+    let order = result.expect("all have arrived");
+    let (mut all, mut next) = (order.inputs.clone(), order.children.clone());
     while let Some((node, position)) = next.pop() {
         let (at, order) = orders.remove(&position).expect("it was ordered");
         assert_eq!(at, node);
@@ -229,8 +229,8 @@ fn a_chain_leaves_another_rack_once() {
             Step::Order(node, order) => {
                 senders.extend(order.children.iter().map(|(child, _)| (*child, *node)));
             }
-            Step::Result { children, .. } => {
-                senders.extend(children.iter().map(|(child, _)| (*child, ME)));
+            Step::Result(order) => {
+                senders.extend(order.children.iter().map(|(child, _)| (*child, ME)));
             }
             _ => {}
         }
