@@ -39,6 +39,7 @@ mod surveys;
 mod trace;
 mod users;
 mod verdict;
+mod wire;
 mod world;
 
 pub use crate::{

@@ -21,6 +21,7 @@ use hoplite_proto::{
     message::FoldKey,
     node::{RangeSource, SpilledCopy},
     time::Instant,
+    wire::FetchTarget,
 };
 
 use crate::payload::Content;
@@ -181,6 +182,25 @@ pub(crate) struct Flow {
     told: Instant,
 }
 
+impl Flow {
+    /// What its request names: the bytes in the sender's copy, or a position.
+    pub(crate) fn target(&self) -> FetchTarget {
+        match &self.what {
+            FlowTarget::Copy { id, instance, ordered, .. } => {
+                let ranges = self.wanted.iter().map(|block| self.what.place(*block, self.size));
+                let instance = self.what.sent().unwrap_or(*instance);
+                FetchTarget::Copy {
+                    id: id.clone(),
+                    instance,
+                    ranges: ranges.collect(),
+                    ordered: *ordered,
+                }
+            }
+            FlowTarget::Stream { key, .. } => FetchTarget::Partial(*key),
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(crate) enum FlowTarget {
     Copy {
@@ -215,7 +235,7 @@ pub(crate) enum Source {
 
 /// Blocks of a copy in flight at a time. The credit of a real stream, 4 MiB, would hide most effects of shared links on
 /// short objects.
-const CREDIT_BLOCKS: u32 = 8;
+pub(crate) const CREDIT_BLOCKS: u32 = 8;
 
 /// A copy on the disk of a host.
 #[derive(Debug)]

@@ -377,6 +377,9 @@ impl World {
     /// Passes an event to a node and performs the actions that it returns.
     pub(crate) fn deliver(&mut self, node: NodeId, event: Event) {
         let now = self.now;
+        if let Event::Request { body, .. } = &event {
+            self.pass_local(body);
+        }
         let Some(host) = self.hosts.get_mut(&node).filter(|host| host.is_up) else { return };
         self.trace.line(now, Some(node), "event", || format!("{event:?}"));
         let mut actions = Vec::new();

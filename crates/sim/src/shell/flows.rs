@@ -81,6 +81,7 @@ impl World {
             received,
             told,
         };
+        self.pass_fetch(&opened);
         self.shell.flows.insert(flow, opened);
         let delay_ns = self.passage_ns(to, from);
         self.after(delay_ns, SimEvent::FlowRequested { flow });

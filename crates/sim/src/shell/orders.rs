@@ -18,6 +18,7 @@ impl World {
     pub(crate) fn carry_out(&mut self, node: NodeId, action: Action) {
         match action {
             Action::Reply { client, request, reply } => {
+                self.pass_local(&reply);
                 self.answered(node, client, request, reply);
             }
             Action::CreateSlot { instance, size, .. } => self.create_slot(node, instance, size),

@@ -97,6 +97,7 @@ impl World {
         {
             return;
         }
+        self.pass_message(from, &message);
         self.dial(from, to);
         if let Some(connection) = self.net.connection(from, to) {
             self.transmit(from, to, connection, Packet::Message(message));
