@@ -17,6 +17,7 @@
 //! # Ok::<(), hoplite_node::Error>(())
 //! ```
 
+mod backing;
 pub mod capability;
 mod channel;
 mod config;

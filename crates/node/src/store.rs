@@ -5,6 +5,7 @@
 
 use std::{
     collections::HashMap,
+    io,
     ops::Range,
     sync::{
         Arc, Mutex,
@@ -14,11 +15,12 @@ use std::{
 };
 
 use hoplite_proto::{id::Instance, limits::BLOCK_BYTES, ranges::Ranges, wire::Header};
-use hoplite_shm::{Arena, Ready, ShmError, Slot, WriterId, file_size_limit};
+use hoplite_shm::{Arena, Ready, ShmError, Slot, WriteGuard, WriterId, file_size_limit};
 use rustix::process::{Resource, getrlimit};
 use tokio::sync::Notify;
 
 use crate::{
+    backing::{Backing, Claim},
     config::EXTENT_BYTES,
     sync::{lock, until},
 };
@@ -26,7 +28,7 @@ use crate::{
 /// A copy in memory. Its users may continue to read after the store has removed it.
 #[derive(Debug)]
 pub(crate) struct StoredCopy {
-    pub(crate) slot: Slot,
+    slot: Slot,
     /// Locked by the task that receives the missing bytes.
     pub(crate) receiving: tokio::sync::Mutex<()>,
     /// Checksums of the received frames, by offset.
@@ -51,7 +53,62 @@ struct Sum {
 #[derive(Debug)]
 pub(crate) struct Abandoned;
 
+/// A range of a copy in memory that one task fills in place.
+#[derive(Debug)]
+pub(crate) struct MemoryClaim<'a> {
+    guard: WriteGuard<'a>,
+    stored: &'a StoredCopy,
+}
+
+impl Backing for StoredCopy {
+    type Claim<'a> = MemoryClaim<'a>;
+
+    fn len(&self) -> u64 {
+        self.slot.len()
+    }
+
+    fn is_ready(&self, range: Range<u64>) -> bool {
+        self.slot.progress().is_range_ready(range)
+    }
+
+    fn claim(&self, range: Range<u64>) -> Option<MemoryClaim<'_>> {
+        Some(MemoryClaim { guard: self.slot.claim(range)?, stored: self })
+    }
+
+    fn view(&self, range: Range<u64>) -> Option<Ready<'_>> {
+        self.slot.ready(range)
+    }
+}
+
+impl Claim for MemoryClaim<'_> {
+    fn range(&self) -> Range<u64> {
+        self.guard.range()
+    }
+
+    fn place(&mut self, most: u64) -> &mut [u8] {
+        let end = self.guard.len().min(usize::try_from(most).unwrap_or(usize::MAX));
+        &mut self.guard[..end]
+    }
+
+    fn commit(&mut self, bytes: u64) -> io::Result<()> {
+        if self.guard.commit_front(bytes) > 0 {
+            self.stored.grew();
+        }
+        Ok(())
+    }
+}
+
 impl StoredCopy {
+    /// Its memory, for processes of this host.
+    pub(crate) const fn shared(&self) -> &Slot {
+        &self.slot
+    }
+
+    /// Whether every byte is ready.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.slot.is_complete()
+    }
+
     /// Records that the last bytes shared the busiest link on their path with `shares - 1` other transfers.
     pub(crate) fn came_beside(&self, shares: u16) {
         self.upstream.store(shares, Ordering::Relaxed);
@@ -59,7 +116,7 @@ impl StoredCopy {
 
     /// Number of transfers that share the busiest link on the path to this copy; 0 once it is complete.
     pub(crate) fn shares_upstream(&self) -> u16 {
-        if self.slot.is_complete() { 0 } else { self.upstream.load(Ordering::Relaxed) }
+        if self.is_complete() { 0 } else { self.upstream.load(Ordering::Relaxed) }
     }
 
     /// Wakes all tasks that follow the copy, after it has grown.
@@ -67,10 +124,9 @@ impl StoredCopy {
         self.changed.notify_waiters();
     }
 
-    /// Wakes all tasks that follow the copy, and lets them run before this one continues: otherwise a relay would
-    /// receive everything available first, and forward it in bursts.
-    pub(crate) async fn grew_in_turn(&self) {
-        self.grew();
+    /// Lets the tasks that follow the copy run before this one continues: otherwise a relay would receive everything
+    /// available first, and forward it in bursts.
+    pub(crate) async fn yield_to_followers(&self) {
         if self.followers.load(Ordering::Relaxed) > 0 {
             tokio::task::yield_now().await;
         }
@@ -93,18 +149,14 @@ impl StoredCopy {
         Some(known.filter(|sum| sum.length as usize == length)?.checksum)
     }
 
-    /// Waits until all blocks of `range` are ready, and returns them.
-    pub(crate) async fn wait(&self, range: Range<u64>) -> Result<Ready<'_>, Abandoned> {
+    /// Waits until all blocks of `range` are ready.
+    pub(crate) async fn wait(&self, range: Range<u64>) -> Result<(), Abandoned> {
         // For a complete copy this succeeds at once; registering each time would cost more.
-        if let Some(bytes) = self.slot.ready(range.clone()) {
-            return Ok(bytes);
+        if self.is_ready(range.clone()) {
+            return Ok(());
         }
         let _following = Following::new(&self.followers);
-        let look = || match self.slot.ready(range.clone()) {
-            None if self.is_abandoned() => Some(Err(Abandoned)),
-            bytes => bytes.map(Ok),
-        };
-        until(&self.changed, look).await
+        if self.until(|| self.is_ready(range.clone())).await { Ok(()) } else { Err(Abandoned) }
     }
 
     /// Whether the rest of it will not come.
@@ -260,7 +312,7 @@ impl Store {
     /// Removes a copy; its memory is free when the last reader is gone.
     pub(crate) fn free(&self, instance: Instance) {
         let stored = lock(&self.stored).remove(&instance);
-        if let Some(stored) = stored.filter(|stored| !stored.slot.is_complete()) {
+        if let Some(stored) = stored.filter(|stored| !stored.is_complete()) {
             stored.abandoned.store(true, Ordering::Release);
             stored.grew();
         }
@@ -307,14 +359,12 @@ mod tests {
         let reader = tokio::spawn({
             let stored = stored.clone();
             async move {
-                let first = stored.wait(0..BLOCK_BYTES).await.unwrap().to_vec()[0];
+                stored.wait(0..BLOCK_BYTES).await.unwrap();
+                let first = stored.view(0..BLOCK_BYTES).unwrap().to_vec()[0];
                 (first, stored.wait(0..3 * BLOCK_BYTES).await.is_err())
             }
         });
-        let mut block = stored.slot.claim(0..BLOCK_BYTES).unwrap();
-        block.fill(7);
-        block.commit();
-        stored.grew();
+        stored.write(0, &[7; BLOCK_BYTES as usize]).unwrap();
         assert_eq!(stored.ready(), Ranges::full(BLOCK_BYTES));
         store.free(INSTANCE);
         assert_eq!(reader.await.unwrap(), (7, true));

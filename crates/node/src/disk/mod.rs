@@ -26,11 +26,9 @@ use hoplite_proto::{
 };
 use tracing::{debug, warn};
 
-use self::{
-    file::{Source, SpillFile},
-    folder::Folder,
-};
+use self::{file::SpillFile, folder::Folder};
 use crate::{
+    backing::{self, Backing},
     counters::Counters,
     engine::{event_sender::EventSender, supervisor::Supervisor, task::Task},
     repeats::log_once,
@@ -235,10 +233,9 @@ impl Disk {
 
     /// Runs jobs until the node ends.
     fn work(&self, tasks: &Supervisor) {
-        let mut buffer = Vec::new();
         while let Some(job) = self.next() {
             let is_write = matches!(job, Job::Write { .. });
-            let done = tasks.catch(Task::Disk, || self.perform(job, &mut buffer));
+            let done = tasks.catch(Task::Disk, || self.perform(job));
             {
                 let mut queue = self.queue();
                 queue.busy -= 1;
@@ -266,29 +263,19 @@ impl Disk {
         }
     }
 
-    fn perform(&self, job: Job, buffer: &mut Vec<u8>) {
+    fn perform(&self, job: Job) {
         match job {
-            Job::Write { copy, stored, is_void } => self.write(&copy, stored, &is_void, buffer),
+            Job::Write { copy, stored, is_void } => self.write(&copy, stored, &is_void),
             Job::Read { instance, stored, file } => self.read(instance, &stored, &file),
             Job::Remove(path) => remove(&path),
         }
     }
 
-    fn write(
-        &self,
-        copy: &SpilledCopy,
-        stored: Option<Arc<StoredCopy>>,
-        is_void: &AtomicBool,
-        buffer: &mut Vec<u8>,
-    ) {
+    fn write(&self, copy: &SpilledCopy, stored: Option<Arc<StoredCopy>>, is_void: &AtomicBool) {
         let (instance, serial) = (copy.instance, self.serial.fetch_add(1, Ordering::Relaxed));
-        let source = match (&copy.inline, &stored) {
-            (Some(bytes), _) => Source::Bytes(bytes.as_bytes()),
-            (None, Some(stored)) => Source::Slot(&stored.slot),
-            (None, None) => Source::Bytes(&[]),
-        };
         let path = self.folder.file_of(instance, serial);
-        let written = file::write(&path, copy, source, buffer, || is_void.load(Ordering::Acquire));
+        let goes_on = || !is_void.load(Ordering::Acquire);
+        let written = file::write(&path, copy, stored.as_deref(), goes_on);
         // Release the memory before the file can be requested again.
         drop(stored);
         let event = match written {
@@ -314,7 +301,7 @@ impl Disk {
                 self.counters.spill_failures.add(1);
                 let detail = format!("{}: {error}", self.path().display());
                 log_once!(warn, detail, %instance, "can't spill to {detail}");
-                let is_disk_failing = error.is_disk_failing;
+                let is_disk_failing = file::is_disk_failing(&error);
                 Event::SpillFailed { instance, detail, is_disk_failing }
             }
         };
@@ -322,10 +309,12 @@ impl Disk {
     }
 
     fn read(&self, instance: Instance, stored: &Arc<StoredCopy>, file: &SpillFile) {
-        let event = match file.read_into(stored) {
+        let goes_on = || !stored.is_abandoned();
+        let read = file.bytes().and_then(|bytes| backing::copy(&bytes, &**stored, goes_on));
+        let event = match read {
             Ok(true) => {
                 self.counters.unspills.add(1);
-                debug!(%instance, bytes = stored.slot.len(), "read back from disk");
+                debug!(%instance, bytes = stored.len(), "read back from disk");
                 Event::Unspilled { instance }
             }
             Ok(false) => return,

@@ -7,6 +7,7 @@ use hoplite_proto::{id::Instance, node::Event};
 use hoplite_shm::Ready;
 
 use crate::{
+    backing::Backing,
     disk::file::{SpillFile, SpillReader},
     engine::task::Task,
     store::StoredCopy,
@@ -14,13 +15,18 @@ use crate::{
 };
 
 pub(super) enum Input {
-    Memory(Arc<StoredCopy>),
+    Stored { stored: Arc<StoredCopy>, buffer: Vec<u8> },
     File { instance: Instance, reading: Option<SpillReader>, frame: Vec<u8> },
 }
 
 impl Input {
+    /// An input in memory.
+    pub(super) const fn of(stored: Arc<StoredCopy>) -> Self {
+        Self::Stored { stored, buffer: Vec::new() }
+    }
+
     /// Opens an input in a file.
-    pub(super) fn open(file: Arc<SpillFile>, instance: Instance) -> Result<Self, String> {
+    pub(super) fn open(file: &SpillFile, instance: Instance) -> Result<Self, String> {
         let reading = SpillReader::open(file).map_err(|error| error.to_string())?;
         Ok(Self::File { instance, reading: Some(reading), frame: Vec::new() })
     }
@@ -32,9 +38,10 @@ impl Input {
         range: Range<u64>,
     ) -> Result<Ready<'_>, String> {
         let (instance, reading, frame) = match self {
-            Self::Memory(stored) => {
+            Self::Stored { stored, buffer } => {
                 let dropped = |_| "an input was dropped".to_string();
-                return stored.wait(range).await.map_err(dropped);
+                stored.wait(range.clone()).await.map_err(dropped)?;
+                return stored.bytes(range, buffer).map_err(|error| format!("an input: {error}"));
             }
             Self::File { instance, reading, frame } => (*instance, reading, frame),
         };

@@ -7,6 +7,7 @@
 
 use std::{
     collections::HashMap,
+    ops::Range,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -25,6 +26,8 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::{input::Input, kernels};
 use crate::{
+    backing::Backing,
+    counters::Counter,
     disk::Disk,
     engine::task::Task,
     mutants::{self, Mutant},
@@ -106,8 +109,8 @@ pub(crate) fn start(folding: &Arc<Folding>, order: FoldOrder, target: Option<(In
                 inputs.push(match this.disk.as_ref().and_then(|disk| disk.written(*input)) {
                     // This includes an input that is being read back: that may serve another reader, and may be left on
                     // disk.
-                    Some(file) if !is_in_memory(&transfers, *input) => Input::open(file, *input)?,
-                    _ => Input::Memory(memory_of(&transfers, *input).await?),
+                    Some(file) if !is_in_memory(&transfers, *input) => Input::open(&file, *input)?,
+                    _ => Input::of(memory_of(&transfers, *input).await?),
                 });
             }
             run(&transfers, &order, inputs, sink).await
@@ -149,7 +152,7 @@ async fn memory_of(transfers: &Transfers, instance: Instance) -> Result<Arc<Stor
 }
 
 fn is_in_memory(transfers: &Transfers, instance: Instance) -> bool {
-    transfers.store.get(instance).is_some_and(|stored| stored.slot.is_complete())
+    transfers.store.get(instance).is_some_and(|stored| stored.is_complete())
 }
 
 async fn run(
@@ -158,65 +161,19 @@ async fn run(
     mut inputs: Vec<Input>,
     sink: Sink,
 ) -> Result<(), String> {
-    let (frame, mut at, mut frames) = (u64::from(order.frame), order.part.start, 0_u64);
-    let mut block = vec![0; BLOCK_BYTES as usize];
-    let mut children = Vec::new();
     // Aborts the receivers of the children's streams with this fold.
     let mut receivers = tokio::task::JoinSet::new();
-    for (node, position) in &order.children {
-        // The child's own window buffers the rest; a few frames here let reading overlap with folding.
-        let (sender, receiver) = mpsc::channel(window_frames(order).div_ceil(4));
-        let key = FoldKey { position: *position, ..order.key };
-        if *node == transfers.network.identity.member.id {
-            let passing = local_partial(transfers.clone(), key, sender);
-            receivers.spawn(transfers.tasks.watch(Task::Stream, passing));
-        } else {
-            let part = order.part.clone();
-            let receiving = receive::partial(transfers.clone(), *node, key, part, frame, sender);
-            receivers.spawn(transfers.tasks.watch(Task::Stream, receiving));
-        }
-        children.push(Child { node: *node, stream: receiver });
-    }
-    let folded = if order.key.position == FoldKey::RESULT {
-        &transfers.counters.bytes_folded_local
-    } else {
-        &transfers.counters.bytes_folded_remote
-    };
-    while at < order.part.end {
+    let mut children = children(transfers, order, &mut receivers);
+    let mut block = vec![0; BLOCK_BYTES as usize];
+    let (frame, mut frames) = (u64::from(order.frame), 0_u64);
+    for at in order.part.clone().step_by(order.frame as usize) {
         let range = at..(at + frame).min(order.part.end);
-        let mut sum: Option<Piece> = None;
-        for child in &mut children {
-            let theirs = child.next(transfers, order.key).await?;
-            match &mut sum {
-                None => sum = Some(theirs),
-                Some(sum) => {
-                    kernels::fold(order.op, order.dtype, sum, &theirs);
-                    folded.add(theirs.len() as u64);
-                }
-            }
-        }
-        for input in &mut inputs {
-            let bytes = input.bytes(transfers, range.clone()).await?;
-            match &mut sum {
-                None => {
-                    let mut first = transfers.streams.piece(bytes.len());
-                    bytes.copy_to(&mut first);
-                    sum = Some(first);
-                }
-                Some(sum) => {
-                    fold_input(order, sum, bytes, &mut block);
-                    if mutants::is_active(Mutant::FoldsTwice) {
-                        fold_input(order, sum, bytes, &mut block);
-                    }
-                    folded.add(bytes.len() as u64);
-                }
-            }
-        }
+        let sum = of_children(transfers, order, &mut children).await?;
+        let sum = with_inputs(transfers, order, &range, sum, &mut inputs, &mut block).await?;
         let bytes = sum.ok_or_else(|| "the fold has no inputs".to_string())?;
         if !put(&transfers.streams, &sink, order, range, bytes).await? {
             return Ok(());
         }
-        at = (at + frame).min(order.part.end);
         // A fold of complete local inputs never waits: yield, so that its frames are sent and other streams make
         // progress.
         frames += 1;
@@ -231,6 +188,87 @@ async fn run(
         parent.closed().await;
     }
     Ok(())
+}
+
+/// Starts to receive the streams of the children.
+fn children(
+    transfers: &Arc<Transfers>,
+    order: &FoldOrder,
+    receivers: &mut tokio::task::JoinSet<Option<()>>,
+) -> Vec<Child> {
+    let begin = |&(node, position): &(NodeId, u32)| {
+        // The child's own window buffers the rest; a few frames here let reading overlap with folding.
+        let (sender, stream) = mpsc::channel(window_frames(order).div_ceil(4));
+        let key = FoldKey { position, ..order.key };
+        if node == transfers.network.identity.member.id {
+            let passing = local_partial(transfers.clone(), key, sender);
+            receivers.spawn(transfers.tasks.watch(Task::Stream, passing));
+        } else {
+            let (part, frame) = (order.part.clone(), u64::from(order.frame));
+            let receiving = receive::partial(transfers.clone(), node, key, part, frame, sender);
+            receivers.spawn(transfers.tasks.watch(Task::Stream, receiving));
+        }
+        Child { node, stream }
+    };
+    order.children.iter().map(begin).collect()
+}
+
+/// Folds the next frame of each child; None without children.
+async fn of_children(
+    transfers: &Arc<Transfers>,
+    order: &FoldOrder,
+    children: &mut [Child],
+) -> Result<Option<Piece>, String> {
+    let mut sum: Option<Piece> = None;
+    for child in children {
+        let theirs = child.next(transfers, order.key).await?;
+        match &mut sum {
+            None => sum = Some(theirs),
+            Some(sum) => {
+                kernels::fold(order.op, order.dtype, sum, &theirs);
+                folded(transfers, order).add(theirs.len() as u64);
+            }
+        }
+    }
+    Ok(sum)
+}
+
+/// Folds a range of the inputs into the sum of the children; None without both.
+async fn with_inputs(
+    transfers: &Arc<Transfers>,
+    order: &FoldOrder,
+    range: &Range<u64>,
+    mut sum: Option<Piece>,
+    inputs: &mut [Input],
+    block: &mut [u8],
+) -> Result<Option<Piece>, String> {
+    for input in inputs {
+        let bytes = input.bytes(transfers, range.clone()).await?;
+        match &mut sum {
+            None => {
+                let mut first = transfers.streams.piece(bytes.len());
+                bytes.copy_to(&mut first);
+                sum = Some(first);
+            }
+            Some(sum) => {
+                fold_input(order, sum, bytes, block);
+                if mutants::is_active(Mutant::FoldsTwice) {
+                    fold_input(order, sum, bytes, block);
+                }
+                folded(transfers, order).add(bytes.len() as u64);
+            }
+        }
+    }
+    Ok(sum)
+}
+
+/// The counter of folded bytes.
+fn folded<'a>(transfers: &'a Transfers, order: &FoldOrder) -> &'a Counter {
+    if order.key.position == FoldKey::RESULT {
+        &transfers.counters.bytes_folded_local
+    } else {
+        &transfers.counters.bytes_folded_remote
+    }
 }
 
 /// Folds an input. Bytes that another process can write are copied to `block` first, whose size fits the cache.
@@ -300,7 +338,7 @@ async fn put(
     streams: &Streams,
     sink: &Sink,
     order: &FoldOrder,
-    range: std::ops::Range<u64>,
+    range: Range<u64>,
     mut bytes: Piece,
 ) -> Result<bool, String> {
     match sink {
@@ -313,12 +351,8 @@ async fn put(
         }
         Sink::Result { stored, count } => {
             kernels::finish(order.op, order.dtype, &mut bytes, *count);
-            let block = stored.slot.claim_owned(range);
-            let mut block = block.ok_or_else(|| "another task writes the result".to_string())?;
-            block.copy_from_slice(&bytes);
-            block.commit();
-            stored.grew();
-            Ok(true)
+            let written = stored.write(range.start, &bytes);
+            written.map(|()| true).map_err(|error| format!("the result: {error}"))
         }
     }
 }

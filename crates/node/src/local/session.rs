@@ -382,9 +382,9 @@ impl Session {
         if let Request::Seal { instance } = body
             && let Some(stored) = self.programs.store.get(instance)
         {
-            let is_filled = stored.slot.is_complete();
+            let is_filled = stored.is_complete();
             // The writer has mapped the memory or never will: from now on others may read it.
-            let sealed = self.programs.store.arena.seal(stored.slot.extent(), self.writer());
+            let sealed = self.programs.store.arena.seal(stored.shared().extent(), self.writer());
             if !is_filled || sealed.is_err() {
                 let said = match sealed {
                     Err(error) => format!("instance {instance} can't be sealed: {error}"),
@@ -395,7 +395,7 @@ impl Session {
                 return self.send_reply(request, Err(CallError::InvalidArgument(said)), None, None);
             }
             // The state machine is about to count on it.
-            stored.slot.record_complete();
+            stored.shared().record_complete();
             stored.grew();
         }
         let session = self.clone();

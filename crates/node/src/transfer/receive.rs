@@ -31,6 +31,7 @@ use super::{
     timeout::TransferTimeout,
 };
 use crate::{
+    backing::{Backing, Claim},
     channel::{self, Channel},
     engine::task::Task,
     error::LinkError,
@@ -77,17 +78,17 @@ async fn run_fetch(transfers: Arc<Transfers>, wanted: FetchRequest, serial: u64)
     let (result, digest) = receive_and_digest(&transfers, &stored, &wanted).await;
     if let (Ok(End::Complete), Some(_)) = (&result, wanted.parts) {
         // Wait for the parts that this node computes. If that fails, this task is stopped.
-        let _ = stored.wait(0..stored.slot.len()).await;
+        let _ = stored.wait(0..stored.len()).await;
     }
     drop(permit);
     let not_here = matches!(result, Ok(End::Unavailable(Unavailable::NotHere)));
     let event = match result {
-        Ok(End::Complete) if stored.slot.is_complete() && digest != wanted.digest => {
+        Ok(End::Complete) if stored.is_complete() && digest != wanted.digest => {
             transfers.counters.copies_corrupt.add(1);
             log_once!(warn, source, id = %wanted.id, %source, "received a copy that does not match its announced digest");
             Event::CopyCorrupt { instance, source }
         }
-        Ok(End::Complete) if stored.slot.is_complete() => {
+        Ok(End::Complete) if stored.is_complete() => {
             transfers.counters.fetches.add(1);
             Event::Fetched { instance }
         }
@@ -119,7 +120,7 @@ async fn receive_and_digest(
         biased;
         digest = &mut digesting => (receiving.await, digest),
         result = &mut receiving => match result {
-            Ok(End::Complete) if stored.slot.is_complete() => (result, digesting.await),
+            Ok(End::Complete) if stored.is_complete() => (result, digesting.await),
             _ => (result, None),
         },
     }
@@ -133,7 +134,7 @@ async fn receive_copy(
     let FetchRequest { ref id, instance, source, ref parts, range, .. } = *wanted;
     // The copy begins at this byte of the source's instance.
     let RangeSource { of, start } = range.unwrap_or(RangeSource { of: instance, start: 0 });
-    let (size, ordered) = (stored.slot.len(), parts.is_some());
+    let (size, ordered) = (stored.len(), parts.is_some());
     let ranges = match parts {
         // Nothing else writes these parts: the copy was created for this order.
         Some(parts) => parts.clone(),
@@ -157,17 +158,17 @@ async fn receive_copy(
     // The transfer uses no link before the first frame.
     let mut receiving = None;
     for range in ranges {
-        let Some(mut claim) = stored.slot.claim_owned(range.clone()) else {
+        let Some(mut claim) = stored.claim(range.clone()) else {
             return Err(WireError::Unexpected(format!(
                 "bytes {} to {}, which are already written",
                 range.start, range.end
             ))
             .into());
         };
-        while !claim.is_empty() {
+        while !claim.range().is_empty() {
             let at = claim.range().start;
             let mut places: Vec<&mut [u8]> =
-                claim.chunks_mut(frame as usize).take(FRAMES_AT_ONCE).collect();
+                claim.place(FRAMES_AT_ONCE as u64 * frame).chunks_mut(frame as usize).collect();
             let arrived =
                 timeout.expect("sent", arrivals.next(&channel.stream, &mut places)).await?;
             let mut headers = match arrived {
@@ -194,7 +195,7 @@ async fn receive_copy(
                 stored.remember_sums(at, whole, &headers);
             }
             // Keep the valid frames, even if a later one is corrupt.
-            claim.commit_front(whole);
+            claim.commit(whole)?;
             count_opened(transfers, source, opened)?;
             transfers.counters.bytes_received.add(whole);
             transfers.network.traffic.received(source, whole);
@@ -207,7 +208,7 @@ async fn receive_copy(
             pace.step(whole, shares);
             growth.step(transfers, wanted, whole, shares);
             permit.iter().for_each(Permit::moved);
-            stored.grew_in_turn().await;
+            stored.yield_to_followers().await;
             if let Some(granted) = credit.received(transfers.events.now(), whole) {
                 channel.send(frame::bare(FrameKind::Credit, transfer, granted)).await?;
             }

@@ -38,6 +38,7 @@ use super::{
     timeout::TransferTimeout,
 };
 use crate::{
+    backing::Backing,
     channel::{self, Channel},
     engine::task::Task,
     error::LinkError,
@@ -323,7 +324,8 @@ async fn send_ranges(
     wanted: &RequestedRanges,
 ) -> Result<Option<Unavailable>, LinkError> {
     let RequestedRanges { transfer, ref ranges, frame, .. } = *wanted;
-    let len = stored.slot.len();
+    let len = stored.len();
+    let mut staging = Vec::new();
     let counter =
         if relayed { &transfers.counters.bytes_relayed } else { &transfers.counters.bytes_direct };
     for range in ranges {
@@ -337,7 +339,7 @@ async fn send_ranges(
         let mut at = range.start;
         while at < range.end {
             let first = at..(at + frame).min(range.end);
-            if stored.slot.ready(first.clone()).is_none() {
+            if !stored.is_ready(first.clone()) {
                 let grown =
                     wait(timeout, writer, credit, transfer, stored.wait(first.clone())).await?;
                 if grown.is_err() {
@@ -355,7 +357,7 @@ async fn send_ranges(
             // Send whole frames only: the rest of the credit is for the next.
             let end = if granted == most { batch.end } else { at + granted / frame * frame };
             credit.give_back(granted - (end - at));
-            let Some(bytes) = stored.slot.ready(at..end) else {
+            let Ok(bytes) = stored.bytes(at..end, &mut staging) else {
                 // The writer has reset the progress of an object that it has not sealed.
                 credit.give_back(end - at);
                 continue;
@@ -381,10 +383,9 @@ async fn send_ranges(
 
 /// The ready frames from `first` on, up to a batch.
 fn ready_run(stored: &StoredCopy, first: Range<u64>, end: u64, frame: u64) -> Range<u64> {
-    let progress = stored.slot.progress();
     let limit = (first.start + BATCH_BYTES).min(end);
     let mut to = first.end;
-    while to < limit && progress.is_range_ready(to..(to + frame).min(end)) {
+    while to < limit && stored.is_ready(to..(to + frame).min(end)) {
         to = (to + frame).min(end);
     }
     first.start..to

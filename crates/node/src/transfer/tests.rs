@@ -18,6 +18,7 @@ use tokio::{
 
 use super::shared::Transfers;
 use crate::{
+    backing::Backing,
     channel::{self, Channel},
     config::NodeConfig,
     counters::Counters,
@@ -147,12 +148,8 @@ pub(super) fn block(number: u64) -> Vec<u8> {
 /// Fills blocks of a copy.
 pub(super) fn fill(stored: &StoredCopy, blocks: std::ops::Range<u64>) {
     for number in blocks {
-        let start = number * BLOCK_BYTES;
-        let mut claim = stored.slot.claim(start..start + BLOCK_BYTES).unwrap();
-        claim.copy_from_slice(&block(number));
-        claim.commit();
+        stored.write(number * BLOCK_BYTES, &block(number)).unwrap();
     }
-    stored.grew();
 }
 
 /// Both ends of an encrypted connection.

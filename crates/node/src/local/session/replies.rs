@@ -10,6 +10,7 @@ use hoplite_proto::{
 
 use super::Session;
 use crate::{
+    backing::Backing,
     engine::task::Task,
     local::{
         limits,
@@ -52,13 +53,13 @@ impl Session {
         };
         let send = |region, descriptor| self.send_reply(request, reply, Some(region), descriptor);
         if let Err(CopyError { limit, detail }) =
-            restricted.lend(&self.takers(), instance, &stored.slot, send)
+            restricted.lend(&self.takers(), instance, stored.shared(), send)
         {
             if let Some(limit) = limit {
                 self.limit_reached(limit);
             }
             self.programs.requests.notify(self.client, Request::Release { instance });
-            let needed = stored.slot.len();
+            let needed = stored.len();
             self.send_reply(request, Err(CallError::NoMemory { needed, detail }), None, None);
         }
     }
@@ -97,15 +98,15 @@ impl Session {
     }
 
     fn is_sealed(&self, stored: &StoredCopy) -> bool {
-        self.programs.store.arena.is_sealed(stored.slot.extent())
+        self.programs.store.arena.is_sealed(stored.shared().extent())
     }
 
     /// Registers a copy that the process follows. Returns false at the limit; the process then gets the complete copy
     /// only.
     fn follow(&self, request: u64, stored: Arc<StoredCopy>) -> bool {
         let mut growing = lock(&self.growing);
-        let bytes: u64 = growing.values().map(|stored| stored.slot.len()).sum();
-        let is_too_much = bytes.saturating_add(stored.slot.len()) > self.programs.store.capacity();
+        let bytes: u64 = growing.values().map(|stored| stored.len()).sum();
+        let is_too_much = bytes.saturating_add(stored.len()) > self.programs.store.capacity();
         // One object may have any size.
         if growing.len() >= limits::FOLLOWED_MAX || !growing.is_empty() && is_too_much {
             self.limit_reached("FOLLOWED_MAX");
@@ -117,11 +118,12 @@ impl Session {
 
     fn region(&self, instance: Instance) -> Option<(Region, Option<Descriptor>)> {
         let stored = self.programs.store.get(instance)?;
-        let extent = stored.slot.extent();
+        let slot = stored.shared();
+        let extent = slot.extent();
         let (descriptor, extent_len) =
             self.programs.store.arena.descriptor(extent, self.writer())?;
         let has_descriptor = lock(&self.sent_extents).insert(extent);
-        let (offset, len) = (stored.slot.offset(), stored.slot.len());
+        let (offset, len) = (slot.offset(), slot.len());
         let region = Region { extent: extent.0, extent_len, offset, len, has_descriptor };
         Some((region, has_descriptor.then_some(descriptor as Descriptor)))
     }

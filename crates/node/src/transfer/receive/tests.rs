@@ -117,7 +117,7 @@ async fn range_of_another_copy_is_put_at_the_front() {
     sender.end().await;
     assert_eq!(ended(&mut scene).await, Event::Fetched { instance: INSTANCE });
     let all: Vec<u8> = (0..3).flat_map(block).collect();
-    assert!(stored.slot.bytes().unwrap().to_vec() == all);
+    assert!(stored.shared().bytes().unwrap().to_vec() == all);
     assert_eq!(stored.known_sum(START + BLOCK, BLOCK as usize), None, "it serves nobody");
 }
 
@@ -136,7 +136,7 @@ async fn missing_ranges_are_requested_and_put_in_place() {
     sender.end().await;
     assert_eq!(ended(&mut scene).await, Event::Fetched { instance: INSTANCE });
     let all: Vec<u8> = (0..5).flat_map(block).collect();
-    assert!(stored.slot.bytes().unwrap().to_vec() == all);
+    assert!(stored.shared().bytes().unwrap().to_vec() == all);
     assert_eq!(scene.transfers.counters.values().bytes_received, 4 * BLOCK);
     assert!(
         scene.transfers.network.peers.take_idle(PEER).is_some(),
@@ -157,7 +157,7 @@ async fn corrupt_frame_is_not_kept() {
     scene.told(|event| (event == Event::BlockCorrupt { source: PEER }).then_some(())).await;
     let failed = Event::FetchFailed { instance: INSTANCE, source: PEER, not_here: false };
     assert_eq!(ended(&mut scene).await, failed);
-    assert_eq!(stored.slot.progress().prefix(), BLOCK);
+    assert_eq!(stored.shared().progress().prefix(), BLOCK);
     let counters = scene.transfers.counters.values();
     assert_eq!((counters.blocks_corrupt, counters.fetches_failed), (1, 1));
     assert!(scene.transfers.network.peers.take_idle(PEER).is_none());
