@@ -42,7 +42,15 @@ FOLDERS = {
 PACKAGES = {CORE: "hoplite", "hoplite_bench": "hoplite_bench", "hoplite_topology": "hoplite_topology"}
 # The crates of distributions with an extension. Their sdists contain neither the simulation nor other crates.
 CRATES = {
-    CORE: ("crates/certs", "crates/client", "crates/node", "crates/proto", "crates/py", "crates/shm"),
+    CORE: (
+        "crates/certs",
+        "crates/client",
+        "crates/node",
+        "crates/proto",
+        "crates/py",
+        "crates/shm",
+        "crates/survey",
+    ),
     "hoplite_topology": ("crates/topology", "packages/topology"),
 }
 

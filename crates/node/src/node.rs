@@ -44,6 +44,7 @@ use crate::{
         proofs::Token,
         revocation,
         shared::Network,
+        survey::Survey,
         tls::NodeKey,
         traffic::Traffic,
     },
@@ -244,9 +245,6 @@ async fn begin(
     info!(node = %identity.member.id, %address, cluster = identity.cluster, capacity, "node started");
     let tasks = Supervisor::new(tokio::runtime::Handle::current());
     let mut node = Machine::new(identity.member, machine);
-    if config.surveys {
-        node.survey();
-    }
     let (kept, files): (Vec<_>, Vec<_>) = left.unwrap_or_default().into_iter().unzip();
     let spilling = folder.map(|folder| {
         let there: u64 = kept.iter().map(|kept: &SpilledCopy| file_bytes(kept.meta.size)).sum();
@@ -257,15 +255,7 @@ async fn begin(
         let instances = kept.iter().map(|kept| kept.instance);
         (folder, instances.zip(files).collect())
     });
-    let engine = assemble(
-        identity,
-        node,
-        machine,
-        spilling,
-        epoll,
-        config.require_capability,
-        tasks.clone(),
-    );
+    let engine = assemble(identity, node, machine, spilling, epoll, config, tasks.clone());
     let shell = &engine.shell;
     if let Some(disk) = &shell.disk {
         if let Err(error) = disk.start(&tasks) {
@@ -279,6 +269,11 @@ async fn begin(
     tasks.spawn(Task::DeferredWrites, {
         let network = network.clone();
         async move { network.peers.flush_late().await }
+    });
+    tasks.spawn(Task::Survey, {
+        let (network, transfers) = (network.clone(), transfers.clone());
+        let is_busy = move || transfers.streams.are_active();
+        async move { network.survey.keep_time(&network.peers, is_busy).await }
     });
     if let Some(trust) = network.identity.key.trust().filter(|trust| trust.has_list()) {
         tasks.spawn(Task::Revocation, revocation::watch(network.clone(), trust.clone()));
@@ -378,12 +373,14 @@ fn assemble(
     machine: Config,
     spilling: Option<(Folder, Vec<(Instance, SpillFile)>)>,
     epoll: Arc<SharedEpoll>,
-    require_capability: bool,
+    config: &NodeConfig,
     tasks: Supervisor,
 ) -> Arc<EventLoop<Shell>> {
     EventLoop::new(node, tasks.clone(), |events| {
         let counters = Arc::new(Counters::default());
         let limited = Arc::new(Limited::default());
+        let me = identity.member.id;
+        let survey = Survey::new(me, config.surveys, events.clone(), counters.clone());
         let network = Arc::new(Network {
             identity,
             peers: Peers::new(limited.clone()),
@@ -393,6 +390,7 @@ fn assemble(
             connection_limit: Arc::default(),
             own_revocation: OwnRevocation::default(),
             traffic: Traffic::default(),
+            survey,
             events: events.clone(),
             link: Arc::new(LinkMeter::new(events.clone(), machine.link)),
             tasks: tasks.clone(),
@@ -405,7 +403,7 @@ fn assemble(
         let requests = Requests::new(events.clone(), tasks);
         Shell::new(
             transfers,
-            Arc::new(Programs::new(requests, store, network, require_capability)),
+            Arc::new(Programs::new(requests, store, network, config.require_capability)),
             disk,
         )
     })

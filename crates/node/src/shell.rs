@@ -185,9 +185,6 @@ impl Shell {
             LogEvent::ReduceEnded { .. }
             | LogEvent::MemberRemoved { .. }
             | LogEvent::LongWait { .. } => {}
-            LogEvent::Surveyed { nodes, groups } => {
-                info!(nodes, groups, "surveyed the network for groups of hosts that share a link");
-            }
             LogEvent::Evicted { copies } => {
                 self.network.counters.evictions.add(*copies as u64);
                 debug!(copies, "evicted");
@@ -215,6 +212,7 @@ impl Execute for Shell {
             Action::AddPeer(member) => {
                 info!(node = %member.id, address = %member.address, "added a member");
                 connect::add(&self.network, member);
+                self.network.survey.members_changed(machine.members());
             }
             Action::DropPeer { node, has_left } => {
                 info!(%node, "removed a member");
@@ -222,6 +220,7 @@ impl Execute for Shell {
                 self.network.identity.own_cluster.member_lost();
                 self.network.peers.remove(node, has_left);
                 self.network.control.remove(node);
+                self.network.survey.members_changed(machine.members());
             }
             Action::Reconnect(member) => connect::call(&self.network, member),
             Action::CreateSlot { instance, size, writer } => {
@@ -277,6 +276,10 @@ impl Execute for Shell {
             Action::Inspect { to, request, inspection } => {
                 let report = self.report(inspection, machine, &rest.recorder);
                 self.network.events.send(Event::Inspected { to, request, report });
+            }
+            Action::Survey { from, message } => {
+                let (is_busy, peers) = (self.transfers.streams.are_active(), &self.network.peers);
+                self.network.survey.receive(from, &message, is_busy, peers, &mut rest.unsent);
             }
             Action::Log(LogEvent::LongWait { request, what, state, waited_ns }) => {
                 let (verb, process) = rest.recorder.wait(request);

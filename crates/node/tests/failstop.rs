@@ -111,8 +111,8 @@ impl Scene {
             Task::Listen | Task::Handshake => {
                 drop(TcpStream::connect(self.failing.address().unwrap()))
             }
-            // Both connect to a node that joins.
-            Task::Connection => drop(Node::start(join(&self.other))),
+            // Both connect to a node that joins, and surveys consider it.
+            Task::Connection | Task::Survey => drop(Node::start(join(&self.other))),
             // Puts of one node are announced to the other.
             Task::Control => {
                 get(&mine, put(&theirs, LARGE));
@@ -230,6 +230,7 @@ tests! {
     messages_that_wait: DeferredWrites,
     the_search_for_members: SeedRetry,
     the_list_of_revocations: Revocation,
+    surveys: Survey,
     a_sender: Send,
     a_receiver: Receive,
     the_stream_of_a_child: Stream,

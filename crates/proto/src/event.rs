@@ -1,6 +1,6 @@
 //! Events and actions: the interface between a node's state machine and its shell.
 
-use alloc::{boxed::Box, string::String, vec::Vec};
+use alloc::{boxed::Box, collections::BTreeMap, string::String, vec::Vec};
 use core::ops::Range;
 
 use serde::{Deserialize, Serialize};
@@ -17,6 +17,7 @@ use crate::{
     members::Member,
     message::{FoldKey, FoldOrder, Message},
     meta::{Digest, Dtype, Meta, Op},
+    place::Place,
     reduce::{
         cost::{DegreeReason, Link},
         shape::Degree,
@@ -299,6 +300,11 @@ pub enum Event {
         /// Time limit.
         timeout_ns: u64,
     },
+    /// The measured places of members, in place of all earlier ones. Configured places take precedence.
+    PlacesFound {
+        /// The members that share a link with others.
+        places: BTreeMap<NodeId, Place>,
+    },
     /// The time of [`Node::deadline`] has come.
     DeadlinePassed,
 }
@@ -443,6 +449,13 @@ pub enum Action {
         /// What to report.
         inspection: Inspection,
     },
+    /// Handle a message of a survey; may result in `PlacesFound`.
+    Survey {
+        /// The sender.
+        from: NodeId,
+        /// The message.
+        message: Inline,
+    },
     /// Log and count a decision.
     Log(LogEvent),
     /// This node has announced its departure and may close.
@@ -562,13 +575,6 @@ pub enum LogEvent {
         state: String,
         /// Time since the request began, in nanoseconds.
         waited_ns: u64,
-    },
-    /// A survey of the network has finished.
-    Surveyed {
-        /// Number of nodes probed.
-        nodes: usize,
-        /// Number of groups that share a link.
-        groups: usize,
     },
     /// Copies were evicted.
     Evicted {

@@ -23,7 +23,6 @@
 //! | [`reconnect`] | backoff for broken control connections |
 //! | [`members`], [`place`] | owners of an object's directory entry; racks and zones of hosts |
 //! | [`cluster_id`] | which clusters may become one |
-//! | [`survey`] | groups of hosts that share a link, measured by bursts |
 //! | [`message`], [`wire`] | messages between nodes and their encoding |
 //! | [`request`], [`capability`] | requests of clients; which requests a capability allows |
 //! | [`inspection`] | what a member reports about itself |
@@ -71,7 +70,6 @@ pub mod reconnect;
 pub mod reduce;
 pub mod request;
 pub mod selection;
-pub mod survey;
 pub mod swim;
 pub mod table;
 pub mod time;

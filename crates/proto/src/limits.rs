@@ -103,6 +103,9 @@ pub const LOOKED_AT_MAX: usize = 16_384;
 /// Maximum size in bytes of a member's report about itself: half a control message.
 pub const REPORT_BYTES_MAX: usize = CONTROL_BYTES_MAX as usize / 2;
 
+/// Maximum size in bytes of a message of a survey: a part of a burst, and what describes it.
+pub const SURVEY_BYTES_MAX: u64 = 65 * 1024;
+
 /// Lifetime of a tombstone, which keeps a late message from restoring a deleted object: 10 minutes.
 pub const TOMBSTONE_NS: u64 = 600 * 1_000_000_000;
 

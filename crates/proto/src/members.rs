@@ -59,7 +59,7 @@ pub struct Members {
     /// Leaving members, which remain until their work is finished.
     leaving: BTreeSet<NodeId>,
     /// Measured places of members that have no configured place.
-    found: BTreeMap<NodeId, Place>,
+    measured: BTreeMap<NodeId, Place>,
     /// Changes when the place of a member changes. It is 0 until any place is known, so that lookups of places can be
     /// skipped.
     places_version: u64,
@@ -96,9 +96,9 @@ impl Members {
     /// A cluster of one node.
     pub fn new(me: Member) -> Self {
         let all = BTreeMap::from([(me.id, me)]);
-        let (departed, leaving, found) = (Departed::default(), BTreeSet::new(), BTreeMap::new());
+        let (departed, leaving, measured) = (Departed::default(), BTreeSet::new(), BTreeMap::new());
         let places_version = u64::from(me.place.is_some());
-        Self { me: me.id, all, departed, leaving, found, places_version }
+        Self { me: me.id, all, departed, leaving, measured, places_version }
     }
 
     /// Adds a member. Returns false if it is already known in this form.
@@ -190,7 +190,7 @@ impl Members {
 
     fn known_place(&self, node: NodeId) -> Option<&Place> {
         let member = self.all.get(&node).filter(|_| self.has_places())?;
-        member.place.as_ref().or_else(|| self.found.get(&node))
+        member.place.as_ref().or_else(|| self.measured.get(&node))
     }
 
     /// Whether the place of any member is known.
@@ -204,16 +204,11 @@ impl Members {
     }
 
     /// Sets the measured places. Configured places take precedence.
-    pub fn find(&mut self, found: BTreeMap<NodeId, Place>) {
-        if self.found != found {
+    pub fn set_measured(&mut self, measured: BTreeMap<NodeId, Place>) {
+        if self.measured != measured {
             self.places_version += 1;
-            self.found = found;
+            self.measured = measured;
         }
-    }
-
-    /// The measured places.
-    pub const fn found(&self) -> &BTreeMap<NodeId, Place> {
-        &self.found
     }
 
     /// Distance of two nodes, as [`Place::distance`]. A node without a known place is near to all others.
@@ -367,7 +362,7 @@ mod tests {
         assert!(apart(1, 3) && apart(3, 2));
         assert!(!apart(1, 2) && !apart(1, 4) && !apart(4, 3) && !apart(1, 5));
         let found = [1, 4].map(|id| (NodeId(id), at("b").unwrap()));
-        members.find(BTreeMap::from(found));
+        members.set_measured(BTreeMap::from(found));
         assert_eq!(members.place(NodeId(1)), at("a"), "a configured place takes precedence");
         assert!(members.are_apart(NodeId(1), NodeId(4)));
     }

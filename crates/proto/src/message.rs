@@ -19,9 +19,7 @@ use crate::{
     lifetime::{Lease, Lifetime},
     members::Member,
     meta::{Dtype, Meta, Op},
-    place::Place,
     rate::Rate,
-    survey::Burst,
     swim::SwimMessage,
 };
 
@@ -432,43 +430,8 @@ pub enum Message {
         instance: Instance,
     },
 
-    /// From the surveying member ([`crate::survey`]): send a burst to another member now.
-    Measure {
-        /// The round of the survey.
-        round: u32,
-        /// The receiver of the burst.
-        to: NodeId,
-        /// Size of the burst in bytes.
-        bytes: u32,
-    },
-    /// One part of a burst.
-    Burst {
-        /// The round of the survey.
-        round: u32,
-        /// Number of parts that follow.
-        left: u16,
-        /// Filler bytes without meaning.
-        filling: Inline,
-    },
-    /// To the sender of a burst: all of it has arrived.
-    BurstReceived {
-        /// The round of the survey.
-        round: u32,
-        /// Whether the receiver was transferring objects.
-        is_busy: bool,
-    },
-    /// To the surveying member: the result of a burst.
-    Measured {
-        /// The round of the survey.
-        round: u32,
-        /// The result.
-        burst: Burst,
-    },
-    /// From the surveying member: the measured places of members.
-    Places {
-        /// The probed members, with the places of those that share a link.
-        places: Vec<(NodeId, Option<Place>)>,
-    },
+    /// A message of a survey, for the shell of the receiver: at most [`crate::limits::SURVEY_BYTES_MAX`].
+    Survey(Inline),
 
     /// To an owner: requests a complete copy from which to fetch a range of the object. The requester does not become
     /// a holder.

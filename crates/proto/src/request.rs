@@ -391,8 +391,6 @@ pub struct Counts {
     pub waiting: u64,
     /// Client reduces in progress.
     pub reduces: u64,
-    /// State of the network survey: `none`, `waiting`, `even` or `found`.
-    pub survey: String,
 }
 
 /// Store sizes of a node in bytes. The status has the same field names.

@@ -11,12 +11,11 @@ use crate::{
     inline::Inline,
     limits::{
         BLOCK_BYTES, BURIED_MAX, INLINE_BYTES_MAX, LISTED_MAX, MEMBERS_MAX, NAME_BYTES_MAX,
-        OBJECT_BYTES_MAX, REASON_BYTES_MAX, REPORT_BYTES_MAX,
+        OBJECT_BYTES_MAX, REASON_BYTES_MAX, REPORT_BYTES_MAX, SURVEY_BYTES_MAX,
     },
     message::{Announce, ENDED, FoldOrder, Message, Progress, Source},
     meta::Meta,
     pipeline::is_frame_length,
-    survey::{FILLING_BYTES, NODES_MAX},
     swim::SwimMessage,
 };
 
@@ -48,8 +47,7 @@ impl Message {
                 prefix.len() <= NAME_BYTES_MAX
             }
             Self::Down { reason, .. } => reason.len() <= REASON_BYTES_MAX,
-            Self::Burst { filling, .. } => filling.len() <= FILLING_BYTES,
-            Self::Places { places } => places.len() <= NODES_MAX,
+            Self::Survey(bytes) => bytes.len() <= SURVEY_BYTES_MAX,
             // That number is reserved for the end of a process.
             Self::Swim(
                 SwimMessage::Suspect { incarnation, .. } | SwimMessage::Alive { incarnation, .. },

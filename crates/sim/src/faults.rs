@@ -171,6 +171,7 @@ impl World {
             | SimEvent::FileWritten { node, .. }
             | SimEvent::BlockRead { node, .. }
             | SimEvent::Alarm { node, .. }
+            | SimEvent::SurveyAlarm { node, .. }
             | SimEvent::FetchOver { node, .. }
             | SimEvent::FoldOver { node, .. } => *node,
             SimEvent::FlowRequested { flow } | SimEvent::BlockSent { flow } => {

@@ -1,6 +1,7 @@
 //! A cluster in one thread: a clock, a queue of events, and the nodes that they happen to.
 
 mod connections;
+mod surveying;
 
 use std::{collections::BTreeMap, net::SocketAddr};
 
@@ -11,6 +12,7 @@ use hoplite_proto::{
     node::{Action, Event, Node},
     time::Instant,
 };
+use hoplite_survey::Surveys;
 
 use crate::{
     dice::Dice,
@@ -68,9 +70,11 @@ pub(crate) struct Host {
     pub(crate) files: BTreeMap<Instance, File>,
     /// Copies that it receives, with their attempts.
     pub(crate) fetches: BTreeMap<Instance, u64>,
+    pub(crate) surveys: Surveys,
     /// Number of messages received from other nodes.
     pub(crate) heard: u64,
     alarm: Option<Instant>,
+    survey_alarm: Option<Instant>,
 }
 
 /// A scheduled event.
@@ -109,6 +113,11 @@ pub(crate) enum SimEvent {
         instance: Instance,
     },
     Alarm {
+        node: NodeId,
+        at: Instant,
+    },
+    /// The deadline of a node's part in surveys.
+    SurveyAlarm {
         node: NodeId,
         at: Instant,
     },
@@ -246,6 +255,7 @@ impl World {
             let (from, message) = (host.member.id, Message::Members(all.clone()));
             host.node.handle(self.now, Event::Message { from, message }, &mut Vec::new());
         }
+        all.iter().for_each(|member| self.members_surveyed(member.id));
         for (number, one) in all.iter().enumerate() {
             for other in &all[..number] {
                 self.net.connect(one.id, other.id);
@@ -268,7 +278,6 @@ impl World {
             node.spill(disk.limit, disk.persistent);
         }
         if self.racks.are_surveyed {
-            node.survey();
             self.net.hide(id, id.0 % 2, 0);
         }
         let host = Host {
@@ -280,8 +289,10 @@ impl World {
             slots: BTreeMap::new(),
             files: BTreeMap::new(),
             fetches: BTreeMap::new(),
+            surveys: Surveys::new(id, self.racks.are_surveyed),
             heard: 0,
             alarm: None,
+            survey_alarm: None,
         };
         self.hosts.insert(id, host);
         member
@@ -346,6 +357,7 @@ impl World {
             }
             SimEvent::Deliver { node, event } => self.deliver(node, event),
             SimEvent::Alarm { node, at } => self.alarm(node, at),
+            SimEvent::SurveyAlarm { node, at } => self.survey_alarm(node, at),
             SimEvent::FlowRequested { flow } => self.flow_requested(flow),
             SimEvent::BlockSent { flow } => self.block_sent(flow),
             SimEvent::BlockArrived { flow, piece } => self.block_arrived(flow, piece),

@@ -28,6 +28,8 @@ pub enum Task {
     SeedRetry,
     /// Re-reads the revocation list.
     Revocation,
+    /// Surveys the links of members.
+    Survey,
     /// Relays a connection to another member.
     Relay,
     /// Sends over one payload connection.

@@ -55,6 +55,7 @@ pub(crate) fn description(status: &Status, network: &Network, arena: ArenaStats)
             "latency_ns": link.latency_ns,
             "bytes_per_second": link.bytes_per_second,
         },
+        "survey": network.survey.state(),
         "counters": network.counters.values(),
     });
     with(with(described(&status.me), json!(status.counts)), more)

@@ -19,6 +19,7 @@ pub(crate) mod proofs;
 mod relay;
 pub(crate) mod revocation;
 pub(crate) mod shared;
+pub(crate) mod survey;
 #[cfg(test)]
 mod tests;
 pub(crate) mod tls;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{
     connection_limit::ConnectionLimit, control::Control, handshake::Identity,
-    own_revocation::OwnRevocation, peers::Peers, traffic::Traffic,
+    own_revocation::OwnRevocation, peers::Peers, survey::Survey, traffic::Traffic,
 };
 use crate::{
     counters::Counters,
@@ -25,6 +25,7 @@ pub(crate) struct Network {
     /// Why other nodes reject this one, if known.
     pub(crate) own_revocation: OwnRevocation,
     pub(crate) traffic: Traffic,
+    pub(crate) survey: Survey,
     pub(crate) events: EventSender,
     pub(crate) link: Arc<LinkMeter>,
     pub(crate) tasks: Supervisor,

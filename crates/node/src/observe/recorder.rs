@@ -364,8 +364,7 @@ impl Recorder {
             }
             LogEvent::SourceAvoided { .. }
             | LogEvent::ReplicaLate { .. }
-            | LogEvent::LongWait { .. }
-            | LogEvent::Surveyed { .. } => {}
+            | LogEvent::LongWait { .. } => {}
         }
     }
 

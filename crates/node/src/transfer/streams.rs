@@ -161,6 +161,11 @@ impl Streams {
         shares(&self.receiving)
     }
 
+    /// Whether anything is being sent or received.
+    pub(crate) fn are_active(&self) -> bool {
+        self.shares_out() + self.shares_in() > 0
+    }
+
     /// Completes when nothing is being sent.
     pub(crate) async fn idle(&self) {
         // The sender is a field of this struct, so this does not fail.

@@ -35,6 +35,7 @@ use crate::{
         own_revocation::OwnRevocation,
         peers::Peers,
         shared::Network,
+        survey::Survey,
         tls::NodeKey,
         traffic::Traffic,
     },
@@ -84,6 +85,7 @@ impl Scene {
         let member = Member { id: key.id(), address: ([127, 0, 0, 1], 1).into(), place: None };
         let epoll = Arc::new(SharedEpoll::new().unwrap());
         let control = Control::new(epoll, events.clone(), counters.clone(), tasks.clone());
+        let survey = Survey::new(key.id(), false, events.clone(), counters.clone());
         let network = Network {
             identity: identity(key, member),
             peers: Peers::new(limited.clone()),
@@ -93,6 +95,7 @@ impl Scene {
             connection_limit: Arc::default(),
             own_revocation: OwnRevocation::default(),
             traffic: Traffic::default(),
+            survey,
             events: events.clone(),
             link: Arc::new(LinkMeter::new(events, NodeConfig::default().link)),
             tasks,

@@ -18,7 +18,6 @@
 //! | [`replicas`], [`replica_set`] | this node's pinned copies that other nodes replicate |
 //! | [`hosted_replicas`] | other nodes' pinned copies that are kept here |
 //! | [`leaving`] | work left before leaving |
-//! | [`surveys`] | surveys of the network, and this node's part in them |
 //! | [`reannouncements`] | re-announcements that are due after membership changes |
 //! | [`crate::directory`] | this node's shard of the directory |
 
@@ -40,7 +39,6 @@ pub(crate) mod replicas;
 pub(crate) mod reply_timeouts;
 pub(crate) mod requests;
 pub(crate) mod ring_results;
-pub(crate) mod surveys;
 pub(crate) mod watches;
 pub(crate) mod worker;
 pub(crate) mod world;

@@ -241,12 +241,6 @@ impl RangeReads {
         is_first.flatten()
     }
 
-    /// Whether the bytes of a range are arriving.
-    pub(crate) fn are_arriving(&self) -> bool {
-        let is_arriving = |read: &RangeRead| matches!(read.phase, RangePhase::Receiving { .. });
-        self.all.values().any(is_arriving)
-    }
-
     /// The private copies that arrive from a node.
     pub(crate) fn received_from(&self, node: NodeId) -> Vec<Instance> {
         let from = |read: &&RangeRead| read.phase == RangePhase::Receiving { source: node };

@@ -117,11 +117,6 @@ impl Readers {
         self.reads.remove(&client).unwrap_or_default()
     }
 
-    /// Whether this node is sending a copy.
-    pub(crate) fn is_serving(&self) -> bool {
-        !self.serves.is_empty()
-    }
-
     /// Records a transfer to another node; the copy is pinned until the transfer ends.
     pub(crate) fn begin_serve(&mut self, serve: ServeId, instance: Instance) {
         self.serves.insert(serve, instance);

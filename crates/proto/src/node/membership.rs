@@ -121,7 +121,6 @@ impl Node {
     /// Re-announces this node's state to new owners and to a reconnected node, and repeats its open requests.
     fn reannounce(&mut self, change: &MembershipChange) {
         let rejoined = change.rejoined;
-        self.surveys.members_changed(&self.world);
         self.leaving.reannounce(change, &mut self.world);
         self.update_directory(|directory, world| directory.members_changed(world, rejoined));
 

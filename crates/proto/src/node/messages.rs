@@ -121,25 +121,10 @@ impl Node {
                 self.replica_reply(from, instance, accepted)
             }
             Message::ReleaseReplica { id, instance } => self.release_replica(from, &id, instance),
-            Message::Measure { .. }
-            | Message::Burst { .. }
-            | Message::BurstReceived { .. }
-            | Message::Measured { .. }
-            | Message::Places { .. } => {
-                let is_busy = self.moves_objects();
-                self.surveys.receive(from, message, is_busy, &mut self.world);
-            }
+            Message::Survey(message) => self.world.act(Action::Survey { from, message }),
             // The directory has handled the other messages.
             _ => {}
         }
-    }
-
-    /// Whether this node is transferring objects or partial results.
-    fn moves_objects(&self) -> bool {
-        self.pulls.receiving().next().is_some()
-            || self.range_reads.are_arriving()
-            || self.readers.is_serving()
-            || self.worker.len() + self.ring_results.len() > 0
     }
 
     /// Passes a fact to this node's shard of the directory, and sends the resulting messages.

@@ -50,8 +50,8 @@ use crate::{
         claims::Claims, client_leases::ClientLeases, coordinator::Coordinator, copies::Copies,
         hosted_replicas::HostedReplicas, leaving::Leaving, membership::Membership, pulls::Pulls,
         range_reads::RangeReads, readers::Readers, reannouncements::Reannouncements,
-        replicas::Replicas, requests::Requests, ring_results::RingResults, surveys::Surveys,
-        watches::Watches, worker::Worker, world::World,
+        replicas::Replicas, requests::Requests, ring_results::RingResults, watches::Watches,
+        worker::Worker, world::World,
     },
     members::{Member, Members},
     table::Table,
@@ -79,7 +79,6 @@ pub struct Node {
     replicas: Replicas,
     hosted_replicas: HostedReplicas,
     leaving: Leaving,
-    surveys: Surveys,
 }
 
 impl Node {
@@ -105,13 +104,7 @@ impl Node {
             replicas: Replicas::default(),
             hosted_replicas: HostedReplicas::default(),
             leaving: Leaving::default(),
-            surveys: Surveys::default(),
         }
-    }
-
-    /// Takes part in network surveys. Called before the first event.
-    pub const fn survey(&mut self) {
-        self.surveys.begin();
     }
 
     /// Handles an event, and appends the resulting actions to `actions`, in order.
@@ -172,7 +165,6 @@ impl Node {
             self.replicas.deadline(),
             self.directory.deadline(),
             self.membership.deadline(),
-            self.surveys.deadline(),
         ];
         all.into_iter().flatten().min()
     }

@@ -85,6 +85,7 @@ impl Node {
                 self.world.send(to, Message::InspectReply { request, report });
             }
             Event::LeaveRequested { timeout_ns } => self.leave(timeout_ns),
+            Event::PlacesFound { places } => self.world.members_mut().set_measured(places),
             Event::DeadlinePassed => self.expire(),
         }
     }
@@ -107,6 +108,5 @@ impl Node {
             self.time_out(request);
         }
         self.expire_members();
-        self.surveys.expire(&mut self.world);
     }
 }

@@ -133,7 +133,6 @@ impl Node {
                 owned: self.directory.len() as u64,
                 waiting: self.requests.len() as u64,
                 reduces: self.coordinator.len() as u64,
-                survey: self.surveys.state(self.world.members()).into(),
             },
             store: StoreCounts {
                 used: table.used(),

@@ -20,7 +20,6 @@ use hoplite_proto::{
     rate::Rate,
     request::Request,
     selection::Selection,
-    survey::Burst,
     swim::SwimMessage,
 };
 
@@ -393,7 +392,7 @@ impl Choices<'_> {
             17 => Message::LeaseUpdate { lease: Lease::Object(id), is_held: self.flag() },
             18 => Message::JobObjects { job: self.name(), has_objects: self.flag() },
             19 => Message::JobEnded { job: self.name() },
-            20 => self.word_of_a_survey(),
+            20 => Message::Survey(bytes(self.below(40))),
             21 => Message::LocateRange {
                 id,
                 instance,
@@ -408,27 +407,6 @@ impl Choices<'_> {
             }
             23 => Message::ReserveAtBackup { id, instance },
             _ => Message::Tombstone { id, instances: vec![instance], error: None, pruned: false },
-        }
-    }
-
-    fn word_of_a_survey(&mut self) -> Message {
-        let round = self.few();
-        match self.below(5) {
-            0 => Message::Measure { round, to: self.node(), bytes: self.few() },
-            1 => Message::Burst { round, left: self.few() as u16, filling: vec![0; 9].into() },
-            2 => Message::BurstReceived { round, is_busy: self.flag() },
-            3 => Message::Measured {
-                round,
-                burst: match self.below(3) {
-                    0 => Burst::Took(self.number()),
-                    1 => Burst::Void,
-                    _ => Burst::Refused,
-                },
-            },
-            _ => {
-                let place = if self.flag() { "here".parse().ok() } else { None };
-                Message::Places { places: vec![(self.node(), place)] }
-            }
         }
     }
 

@@ -41,6 +41,7 @@ impl World {
                 let report = String::new();
                 self.deliver_soon(node, Event::Inspected { to, request, report });
             }
+            Action::Survey { from, message } => self.survey_message(node, from, &message),
             Action::Log(LogEvent::ReduceRestarted { id, detail, .. }) if !self.may_restart => {
                 self.fail(format!("the reduce of {id:?} restarted without a fault: {detail}"));
             }

@@ -6,6 +6,7 @@ use hoplite_proto::{
     message::Message,
     node::{Action, Event},
 };
+use hoplite_survey::FILLING_BYTES;
 
 use super::{Packet, SimEvent, World};
 use crate::verdict::Mutation;
@@ -83,8 +84,8 @@ impl World {
 
     pub(super) fn transmit(&mut self, from: NodeId, to: NodeId, connection: u64, parcel: Packet) {
         let at = match &parcel {
-            Packet::Message(Message::Burst { filling, .. }) => {
-                self.net.burst(self.now, from, to, filling.len())
+            Packet::Message(Message::Survey(part)) if part.len() >= FILLING_BYTES => {
+                self.net.burst(self.now, from, to, part.len())
             }
             _ => self.net.arrival(self.now, from, to, &mut self.dice),
         };
@@ -129,8 +130,14 @@ impl World {
     pub(crate) fn carry_out_peer(&mut self, node: NodeId, action: Action) {
         match action {
             Action::Send { to, message } => self.send(node, to, message),
-            Action::AddPeer(member) => self.dial(node, member.id),
-            Action::DropPeer { node: peer, .. } => self.hang_up(node, peer),
+            Action::AddPeer(member) => {
+                self.dial(node, member.id);
+                self.members_surveyed(node);
+            }
+            Action::DropPeer { node: peer, .. } => {
+                self.hang_up(node, peer);
+                self.members_surveyed(node);
+            }
             Action::Reconnect(member) => self.reconnect(node, member.id),
             Action::Left { .. } => self.stop_host(node, false),
             _ => {}

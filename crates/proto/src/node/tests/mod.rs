@@ -9,6 +9,7 @@ mod lifetime;
 mod list;
 mod memory;
 mod names;
+mod places;
 mod range;
 mod reannounce;
 mod refused;

@@ -1,9 +1,9 @@
-//! Surveys: which measurements to take between hosts, and which hosts share a link according to the results.
+//! One survey: which measurements to take between hosts, and which hosts share a link according to the results.
 //!
 //! Two hosts of one rack reach each other at the full rate of a host, however much traffic leaves the rack at the same
 //! time. Two hosts in different racks share the links of their racks with all other traffic that crosses them.
 //! Therefore, in each round of a survey, each node exchanges a burst with one other node, all at once. The pairs are
-//! drawn from a pool ([`pool`]). On an even network a survey finds no groups.
+//! drawn from a pool ([`crate::pool`]). On an even network a survey finds no groups.
 //!
 //! Racks may be in pods that share a link too, and the first groups found may be racks or pods. Each group is then
 //! surveyed on its own until none contains groups: these are the innermost groups. Finally, such groups meet as
@@ -11,18 +11,11 @@
 //!
 //! Knows nodes and times; does not know messages, or when a survey is held.
 
-mod groups;
-mod pool;
-mod rounds;
-#[cfg(test)]
-mod tests;
-
 use alloc::{collections::BTreeMap, vec, vec::Vec};
 
-use serde::{Deserialize, Serialize};
+use hoplite_proto::{id::NodeId, place::LEVELS_MAX};
 
-use self::pool::{Outcome, Pool, Times, UNITS_MIN};
-use crate::{id::NodeId, place::LEVELS_MAX};
+use crate::pool::{Outcome, Pool, Times, UNITS_MIN};
 
 /// Minimum number of nodes: fewer cannot form two groups of two.
 pub const NODES_MIN: usize = UNITS_MIN;
@@ -31,13 +24,13 @@ pub const NODES_MIN: usize = UNITS_MIN;
 pub const NODES_MAX: usize = 64;
 
 /// Bytes of a burst in the first round, after which the rate is known.
-pub const BURST_BYTES_MIN: u64 = 256 * 1024;
+pub(crate) const BURST_BYTES_MIN: u64 = 256 * 1024;
 
 /// Bytes of one message of a burst.
 pub const FILLING_BYTES: u64 = 64 * 1024;
 
 /// Bytes of the longest burst.
-pub const BURST_BYTES_MAX: u64 = 2 * 1024 * 1024;
+pub(crate) const BURST_BYTES_MAX: u64 = 2 * 1024 * 1024;
 
 /// How long an unhindered burst takes: several times as long as a busy host delays a process.
 const BURST_NS: u64 = 16_000_000;
@@ -45,33 +38,22 @@ const BURST_NS: u64 = 16_000_000;
 /// Initial rounds that only measure the rate, each better than the one before.
 const WARMING: usize = 2;
 
-/// The result of a burst, as reported by its sender.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Burst {
-    /// The duration in nanoseconds.
-    Took(u64),
-    /// One of the two nodes transferred objects, or the sender cannot send a burst now.
-    Void,
-    /// The sender takes no part in surveys.
-    Refused,
-}
-
 /// The pairs of a round; both nodes of a pair send a burst to each other.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Round {
+pub(crate) struct Round {
     /// Pairs of nodes; each node is in at most one.
-    pub pairs: Vec<(NodeId, NodeId)>,
+    pub(crate) pairs: Vec<(NodeId, NodeId)>,
     /// The size of each burst.
-    pub bytes: u64,
+    pub(crate) bytes: u64,
 }
 
 /// A group that a survey has found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FoundGroup {
+pub(crate) struct FoundGroup {
     /// Nodes that share a link to all others; at least two.
-    pub nodes: Vec<NodeId>,
+    pub(crate) nodes: Vec<NodeId>,
     /// How many transfers at the full rate of a host the link carries at once.
-    pub carries: u8,
+    pub(crate) carries: u8,
 }
 
 /// Groups that together contain all nodes.
@@ -79,7 +61,7 @@ type Level = Vec<Vec<NodeId>>;
 
 /// A survey of a few nodes.
 #[derive(Clone, Debug)]
-pub struct Survey {
+pub(crate) struct Survey {
     nodes: Vec<NodeId>,
     bytes: u64,
     /// Remaining rounds that only measure the rate.
@@ -100,7 +82,7 @@ pub struct Survey {
 
 impl Survey {
     /// Creates a survey of these nodes, in any order.
-    pub fn new(mut nodes: Vec<NodeId>) -> Self {
+    pub(crate) fn new(mut nodes: Vec<NodeId>) -> Self {
         nodes.sort_unstable();
         nodes.dedup();
         let is_asked = (NODES_MIN..=NODES_MAX).contains(&nodes.len());
@@ -123,18 +105,18 @@ impl Survey {
     }
 
     /// The surveyed nodes.
-    pub fn nodes(&self) -> &[NodeId] {
+    pub(crate) fn nodes(&self) -> &[NodeId] {
         &self.nodes
     }
 
     /// The next round; `None` when the survey is over.
-    pub fn next(&self) -> Option<Round> {
+    pub(crate) fn next(&self) -> Option<Round> {
         let pairs: Vec<_> = self.pools.iter().flat_map(Pool::pairs).collect();
         (!pairs.is_empty()).then_some(Round { pairs, bytes: self.bytes })
     }
 
     /// Records how long each burst of the last round took, in nanoseconds, by sender and receiver.
-    pub fn took(&mut self, round: &Round, times: &Times) {
+    pub(crate) fn took(&mut self, round: &Round, times: &Times) {
         let speed = |ns: &u64| round.bytes as f64 * 1e6 / (*ns).max(1) as f64;
         self.size(times.values().map(speed));
         if self.warming > 0 {
@@ -207,7 +189,7 @@ impl Survey {
 
     /// The groups that share a link, by level, the outermost first. Empty while the survey runs, and for an even
     /// network.
-    pub fn found(&self) -> Vec<Vec<FoundGroup>> {
+    pub(crate) fn found(&self) -> Vec<Vec<FoundGroup>> {
         if !self.pools.is_empty() {
             return Vec::new();
         }
@@ -238,3 +220,6 @@ impl Survey {
         self.bytes = self.bytes.max(bytes as u64).min(BURST_BYTES_MAX);
     }
 }
+
+#[cfg(test)]
+mod tests;

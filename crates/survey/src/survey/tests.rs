@@ -1,9 +1,10 @@
 //! Surveys of networks whose racks and pods share links, with the noise of busy hosts.
 
+use hoplite_proto::id::mix;
 use proptest::prelude::*;
 
 use super::*;
-use crate::id::mix;
+use crate::pool;
 
 /// A network: groups within groups. For each level, the group number of each node, and how many bursts at once the
 /// link of a group carries.

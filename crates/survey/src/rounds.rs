@@ -2,23 +2,23 @@
 
 use alloc::vec::Vec;
 
-use crate::id::{NodeId, mix};
+use hoplite_proto::id::{NodeId, mix};
 
 /// Draws pairs: in each tournament every node meets every other once, one in each round. The next tournament uses a
 /// new random order.
-pub(super) fn drawn(nodes: &[NodeId], round: usize) -> Vec<(NodeId, NodeId)> {
+pub(crate) fn drawn(nodes: &[NodeId], round: usize) -> Vec<(NodeId, NodeId)> {
     let rounds = rounds_of(nodes.len());
     meet(&shuffled(nodes, round / rounds), round % rounds)
 }
 
 /// Pairs each node with one of its own group, another one each time.
-pub(super) fn within(groups: &[Vec<NodeId>], turn: usize) -> Vec<(NodeId, NodeId)> {
+pub(crate) fn within(groups: &[Vec<NodeId>], turn: usize) -> Vec<(NodeId, NodeId)> {
     let of_group = |group: &Vec<NodeId>| drawn(group, turn);
     groups.iter().filter(|group| group.len() > 1).flat_map(of_group).collect()
 }
 
 /// Pairs as many nodes as possible with one of another group.
-pub(super) fn across(groups: &[Vec<NodeId>], turn: usize) -> Vec<(NodeId, NodeId)> {
+pub(crate) fn across(groups: &[Vec<NodeId>], turn: usize) -> Vec<(NodeId, NodeId)> {
     let mut groups: Vec<Vec<NodeId>> = groups.iter().map(|group| shuffled(group, turn)).collect();
     let mut pairs = Vec::new();
     loop {

@@ -7,7 +7,7 @@ use alloc::{
     vec::Vec,
 };
 
-use crate::id::NodeId;
+use hoplite_proto::id::NodeId;
 
 /// How much faster pairs within groups must be than pairs across them, if there are groups.
 const GAP: f64 = 1.25;
@@ -21,7 +21,7 @@ const SETTLINGS: usize = 8;
 
 /// Rates of bursts between pairs, in any unit.
 #[derive(Clone, Debug, Default)]
-pub(super) struct PairSpeeds {
+pub(crate) struct PairSpeeds {
     /// By pair, the lower node first.
     pairs: BTreeMap<(NodeId, NodeId), Vec<f64>>,
 }
@@ -30,12 +30,12 @@ pub(super) struct PairSpeeds {
 type Groups = Vec<Vec<usize>>;
 
 impl PairSpeeds {
-    pub(super) fn add(&mut self, one: NodeId, other: NodeId, speed: f64) {
+    pub(crate) fn add(&mut self, one: NodeId, other: NodeId, speed: f64) {
         self.pairs.entry((one.min(other), one.max(other))).or_default().push(speed);
     }
 
     /// At least two groups; `None` if there is no clear gap.
-    pub(super) fn groups(&self, nodes: &[NodeId]) -> Option<Guess> {
+    pub(crate) fn groups(&self, nodes: &[NodeId]) -> Option<Guess> {
         let guesses = COUNTED.map(|part| self.groups_by(nodes, part));
         let best = guesses.into_iter().flatten();
         best.max_by(|one, other| one.explained.total_cmp(&other.explained))
@@ -60,10 +60,10 @@ impl PairSpeeds {
 
 /// Groups of nodes that may share links.
 #[derive(Clone, Debug)]
-pub(super) struct Guess {
-    pub(super) groups: Vec<Vec<NodeId>>,
+pub(crate) struct Guess {
+    pub(crate) groups: Vec<Vec<NodeId>>,
     /// The share of the variation of rates that they explain, from 0 to 1.
-    pub(super) explained: f64,
+    pub(crate) explained: f64,
 }
 
 /// The rate that counts for each pair; `None` for pairs that have not met.

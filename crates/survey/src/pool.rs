@@ -1,8 +1,8 @@
 //! A pool: units that meet each other, and the groups of them that share a link. A unit is a node, or a set of nodes
 //! known to share a link. Of each set, as many nodes send at once as the smallest unit has.
 //!
-//! First, pairs are drawn until each has met a few times ([`super::rounds`]), and units whose pairs were fast form
-//! groups ([`super::groups`]). If these groups explain little of the variation of rates, more pairs are drawn. Then
+//! First, pairs are drawn until each has met a few times ([`crate::rounds`]), and units whose pairs were fast form
+//! groups ([`crate::groups`]). If these groups explain little of the variation of rates, more pairs are drawn. Then
 //! this guess is tested: rounds within groups alternate with rounds across them. The guess is accepted if all
 //! measurements so far lead to the same guess, and rounds across groups are much slower. Otherwise the new guess is
 //! tested, a few times at most.
@@ -11,11 +11,12 @@
 
 use alloc::{collections::BTreeMap, vec::Vec};
 
-use super::{groups::PairSpeeds, rounds};
-use crate::id::NodeId;
+use hoplite_proto::id::NodeId;
+
+use crate::{groups::PairSpeeds, rounds};
 
 /// Minimum number of units: fewer cannot form two groups of two.
-pub(super) const UNITS_MIN: usize = 4;
+pub(crate) const UNITS_MIN: usize = 4;
 
 /// Rounds of drawn pairs: every pair meets three times; with four units five times, in the largest clusters once.
 const TOURNAMENTS: usize = 3;
@@ -36,16 +37,16 @@ const GUESSES: usize = 6;
 
 /// Maximum number of rounds of a pool.
 #[cfg(test)]
-pub(super) const ROUNDS_MAX: usize = 2 * *DRAWN.end() + 2 * TRIED * GUESSES;
+pub(crate) const ROUNDS_MAX: usize = 2 * *DRAWN.end() + 2 * TRIED * GUESSES;
 
 /// How much slower rounds across groups must be than rounds within groups for a guess to be accepted.
 const SLOWER: f64 = 1.3;
 
 /// The duration of each burst in nanoseconds, by sender and receiver.
-pub(super) type Times = BTreeMap<(NodeId, NodeId), u64>;
+pub(crate) type Times = BTreeMap<(NodeId, NodeId), u64>;
 
 #[derive(Clone, Debug)]
-pub(super) struct Pool {
+pub(crate) struct Pool {
     /// The nodes of each unit, by its first node, which identifies the unit.
     units: BTreeMap<NodeId, Vec<NodeId>>,
     /// The number of nodes of a unit that send at once.
@@ -63,16 +64,16 @@ pub(super) struct Pool {
 
 /// The groups of a pool, which share a link.
 #[derive(Clone, Debug)]
-pub(super) struct Outcome {
-    pub(super) groups: Vec<Vec<NodeId>>,
+pub(crate) struct Outcome {
+    pub(crate) groups: Vec<Vec<NodeId>>,
     /// Bytes per millisecond that left a group or a unit in a round.
-    pub(super) leaving: Vec<(Vec<NodeId>, f64)>,
+    pub(crate) leaving: Vec<(Vec<NodeId>, f64)>,
     /// Bytes per millisecond of a burst within a group.
-    pub(super) fast: f64,
+    pub(crate) fast: f64,
 }
 
 impl Pool {
-    pub(super) fn new(units: impl IntoIterator<Item = Vec<NodeId>>) -> Self {
+    pub(crate) fn new(units: impl IntoIterator<Item = Vec<NodeId>>) -> Self {
         let units: BTreeMap<_, _> =
             units.into_iter().filter_map(|unit| Some((*unit.first()?, unit))).collect();
         let width = units.values().map(Vec::len).min().unwrap_or_default();
@@ -92,12 +93,12 @@ impl Pool {
         }
     }
 
-    pub(super) const fn is_over(&self) -> bool {
+    pub(crate) const fn is_over(&self) -> bool {
         self.is_over
     }
 
     /// The pairs of nodes that exchange bursts next.
-    pub(super) fn pairs(&self) -> Vec<(NodeId, NodeId)> {
+    pub(crate) fn pairs(&self) -> Vec<(NodeId, NodeId)> {
         self.meetings().into_iter().flat_map(|(one, other)| self.between(one, other)).collect()
     }
 
@@ -124,7 +125,7 @@ impl Pool {
     }
 
     /// Records the rates of the last round.
-    pub(super) fn took(&mut self, speed: impl Fn(NodeId, NodeId) -> Option<f64>) {
+    pub(crate) fn took(&mut self, speed: impl Fn(NodeId, NodeId) -> Option<f64>) {
         if self.is_over {
             return;
         }
@@ -171,7 +172,7 @@ impl Pool {
     }
 
     /// The groups that share a link; `None` for an even network.
-    pub(super) fn outcome(&self) -> Option<Outcome> {
+    pub(crate) fn outcome(&self) -> Option<Outcome> {
         let groups = self.guess.as_ref().filter(|_| self.is_over)?;
         let sums = |all: &[(NodeId, f64)]| median(all.iter().map(|(_, sum)| *sum).collect());
         let (fast, slow) = (sums(&self.within), sums(&self.across));
