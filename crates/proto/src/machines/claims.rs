@@ -122,16 +122,6 @@ impl Ending {
 }
 
 impl Put {
-    pub(crate) const fn new(
-        client: ClientId,
-        request: RequestId,
-        id: ObjectId,
-        is_reserved: bool,
-    ) -> Self {
-        let (request, phase, is_deleted) = (Some(request), PutPhase::Waiting, false);
-        Self { client, request, id, is_reserved, phase, is_deleted }
-    }
-
     pub(crate) const fn is_claiming(&self) -> bool {
         matches!(self.phase, PutPhase::Claiming(_))
     }
@@ -173,8 +163,17 @@ impl Reservation {
 
 /// Puts.
 impl Claims {
-    pub(crate) fn begin_put(&mut self, instance: Instance, put: Put) {
-        self.puts.insert(instance, put);
+    /// Begins a put, whose id is that of [`Self::id_for`].
+    pub(crate) fn begin_put(
+        &mut self,
+        instance: Instance,
+        client: ClientId,
+        request: RequestId,
+        id: ObjectId,
+    ) {
+        let is_reserved = self.is_used(&id, client);
+        let (request, phase, is_deleted) = (Some(request), PutPhase::Waiting, false);
+        self.puts.insert(instance, Put { client, request, id, is_reserved, phase, is_deleted });
     }
 
     pub(crate) fn end_put(&mut self, instance: Instance) -> Option<Put> {
@@ -388,32 +387,27 @@ impl Claims {
         world: &mut World,
     ) -> Result<ObjectId, Error> {
         let Some(id) = id else { return Ok(world.mint()) };
-        if id.minter().is_none() {
-            if !self.reservations.contains_key(&id) {
-                return Ok(id);
-            }
-            if !self.has(&id, client) {
-                return Err(Error::NameTaken { id, holder: world.me() });
-            }
+        let is_name = id.minter().is_none();
+        // A client that has reconnected may have ids of the node before.
+        let why_gone = || directory.why_gone(&id).or_else(|| world.members().why_unmade(&id));
+        if !is_name && let Some(error) = why_gone() {
+            return Err(error);
+        }
+        let is_free = if is_name { !self.reservations.contains_key(&id) } else { id.is_slot() };
+        if is_free {
+            return Ok(id);
+        }
+        if self.has(&id, client) {
             self.set(&id, client, State::Used);
             return Ok(id);
         }
-        // A client that has reconnected may have ids of the node before.
-        if let Some(error) = directory.why_gone(&id).or_else(|| world.members().why_unmade(&id)) {
-            return Err(error);
+        if is_name {
+            return Err(Error::NameTaken { id, holder: world.me() });
         }
-        if id.is_slot() {
-            return Ok(id);
-        }
-        if !self.has(&id, client) {
-            let said = format!(
-                "{id} is not reserved for this client, or has already been put: put with a name, or with a ref that \
-                 reserve() returned here"
-            );
-            return Err(Error::InvalidArgument(said));
-        }
-        self.set(&id, client, State::Used);
-        Ok(id)
+        Err(Error::InvalidArgument(format!(
+            "{id} is not reserved for this client, or has already been put: put with a name, or with a ref that \
+             reserve() returned here"
+        )))
     }
 
     fn set(&mut self, id: &ObjectId, client: ClientId, state: State) {
@@ -580,7 +574,7 @@ mod tests {
         let id: ObjectId = id.parse().expect("it is a name");
         let (meta, state) = (Meta::bytes(1 << 19), State::Filling(ClientId(1)));
         table.insert(INSTANCE, id.clone(), meta, None, state, true);
-        claims.begin_put(INSTANCE, Put::new(ClientId(1), RequestId(1), id, false));
+        claims.begin_put(INSTANCE, ClientId(1), RequestId(1), id);
         assert!(claims.claim(INSTANCE, &table, world).expect("it can be made"));
         (claims, table)
     }
@@ -615,5 +609,26 @@ mod tests {
         claims.deleted(INSTANCE);
         assert!(claims.seal(ClientId(1), INSTANCE).is_some_and(|(_, is_deleted)| is_deleted));
         assert_eq!((claims.seal(ClientId(1), INSTANCE), claims.puts.len()), (None, 0));
+    }
+
+    #[test]
+    fn a_reserved_name_is_for_one_object_of_its_client_or_passes_to_its_reduce() {
+        let (mut world, mut claims) = (World::of(3), Claims::default());
+        let directory = Directory::new(None, world.config().slice, 0);
+        let (id, [its, other]) =
+            ("policy/1".parse::<ObjectId>().expect("a name"), [1, 2].map(ClientId));
+        assert!(claims.reserve(&id, RequestId(1), Holder::Client(its), &mut world));
+        assert!(!claims.reserve(&id, RequestId(2), Holder::Client(other), &mut world));
+        assert!(claims.granted(&id).is_some_and(|(_, request)| request == RequestId(1)));
+        assert!(claims.granted(&id).is_none(), "its request has its reply");
+        let mut makes = |claims: &mut Claims, client| {
+            claims.id_for(client, Some(id.clone()), &directory, &mut world)
+        };
+        assert!(makes(&mut claims, other).is_err() && makes(&mut claims, its).is_ok());
+        assert!(makes(&mut claims, its).is_err(), "its object is being made");
+        let key = ReduceId { node: NodeId(1), serial: 1 };
+        assert!(claims.pass_to_reduce(&id, its, key, &mut world));
+        claims.end_client(its, Ending::Closed, &mut world);
+        assert!(claims.forget(&id, &mut world).is_some(), "it ends with the reduce");
     }
 }

@@ -83,7 +83,6 @@ impl Node {
         if !self.copies.table().could_hold(meta.size) {
             return Some(Err(self.copies.store_full(meta.size)));
         }
-        let is_reserved = id.as_ref().is_some_and(|id| self.claims.has(id, context.client));
         let id = match self.claims.id_for(context.client, id, &self.directory, &mut self.world) {
             Ok(id) => id,
             Err(error) => return Some(Err(error)),
@@ -91,7 +90,7 @@ impl Node {
         let instance = self.world.next_instance();
         self.requests.remember(context, RequestKind::Create(instance), &self.world);
         let (client, request) = (context.client, context.request);
-        self.claims.begin_put(instance, Put::new(client, request, id.clone(), is_reserved));
+        self.claims.begin_put(instance, client, request, id.clone());
         let (state, terms) =
             (State::Filling(client), Terms::new(ttl_ns, self.client_leases.job(client)));
         self.want(instance, PendingCopy { id, meta, inline, state, terms });
