@@ -24,17 +24,13 @@ use crate::{
     reduce::{PlanContext, Reduce, Step},
     table::Table,
     time::Instant,
-    timed::Timed,
+    timed::{Deadline, Timed},
 };
 
 #[derive(Debug, Default)]
 pub(crate) struct Coordinator {
-    all: Timed<ReduceId, Reduce>,
+    all: Timed<ReduceId, Started>,
     by_result: BTreeMap<ObjectId, ReduceId>,
-    /// Who started each reduce.
-    starters: BTreeMap<ReduceId, Starter>,
-    /// Lifetimes of results; a missing entry means until deletion.
-    terms: BTreeMap<ReduceId, Box<Terms>>,
     /// Results of current epochs that wait for capacity or memory.
     awaited_results: BTreeMap<ReduceId, AwaitedResult>,
     /// The inputs of results that are held here.
@@ -55,11 +51,21 @@ pub(crate) struct AwaitedResult {
     pub(crate) order: Option<FoldOrder>,
 }
 
-/// The client that started a reduce, and its request.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Starter {
+/// A reduce that a client has started.
+#[derive(Debug)]
+pub(crate) struct Started {
+    pub(crate) reduce: Reduce,
+    /// The lifetime of its result; `None` if it lives until it is deleted.
+    pub(crate) terms: Option<Box<Terms>>,
     pub(crate) client: ClientId,
+    /// The request, whose work ends with the reduce.
     pub(crate) request: RequestId,
+}
+
+impl Deadline for Started {
+    fn deadline(&self) -> Option<Instant> {
+        self.reduce.deadline()
+    }
 }
 
 /// Maximum number of failed reduces whose lost inputs are remembered, and of these inputs together.
@@ -104,12 +110,12 @@ impl Coordinator {
     }
 
     pub(crate) fn get(&self, key: ReduceId) -> Option<&Reduce> {
-        self.all.get(&key)
+        self.all.get(&key).map(|started| &started.reduce)
     }
 
     /// The lifetime of the result of a reduce.
     pub(crate) fn terms(&self, key: ReduceId) -> Option<Box<Terms>> {
-        self.terms.get(&key).cloned()
+        self.all.get(&key)?.terms.clone()
     }
 
     /// The results of all reduces.
@@ -119,8 +125,8 @@ impl Coordinator {
 
     /// The results of the reduces that a client has started.
     pub(crate) fn of_client(&self, client: ClientId) -> Vec<ObjectId> {
-        let its = self.starters.iter().filter(|(_, starter)| starter.client == client);
-        its.filter_map(|(key, _)| Some(self.get(*key)?.result().clone())).collect()
+        let its = self.all.values().filter(|started| started.client == client);
+        its.map(|started| started.reduce.result().clone()).collect()
     }
 
     /// The id of the reduce that makes an object.
@@ -140,27 +146,19 @@ impl Coordinator {
 
     /// The nodes at which reduces have a position.
     pub(crate) fn contributing_nodes(&self) -> BTreeSet<NodeId> {
-        self.all.values().flat_map(Reduce::nodes).collect()
+        self.all.values().flat_map(|started| started.reduce.nodes()).collect()
     }
 
     /// The epochs that read an input at a node.
     pub(crate) fn depending_on(&self, node: NodeId) -> Vec<(ReduceId, u32)> {
-        let hit = self.all.iter().filter(|(_, reduce)| reduce.depends_on(node));
-        hit.map(|(key, reduce)| (*key, reduce.epoch())).collect()
+        let hit = self.all.iter().filter(|(_, started)| started.reduce.depends_on(node));
+        hit.map(|(key, started)| (*key, started.reduce.epoch())).collect()
     }
 
     /// Begins a reduce. No other reduce of this node may make the same result.
-    pub(crate) fn begin(
-        &mut self,
-        key: ReduceId,
-        reduce: Reduce,
-        terms: Option<Box<Terms>>,
-        starter: Starter,
-    ) {
-        self.starters.insert(key, starter);
-        self.terms.extend(terms.map(|terms| (key, terms)));
-        self.by_result.insert(reduce.result().clone(), key);
-        self.all.insert(key, reduce);
+    pub(crate) fn begin(&mut self, key: ReduceId, started: Started) {
+        self.by_result.insert(started.reduce.result().clone(), key);
+        self.all.insert(key, started);
     }
 
     /// Passes a fact to a reduce, with the state of this node that it needs to plan; returns the steps to carry out.
@@ -173,7 +171,7 @@ impl Coordinator {
         fact: impl FnOnce(&mut Reduce, PlanContext<'_>, Instant, &mut Vec<Step>),
     ) -> Vec<Step> {
         let mut steps = Vec::new();
-        self.all.update(&key, |reduce| {
+        self.all.update(&key, |Started { reduce, .. }| {
             let result = reduce.result().clone();
             let wants = |node: NodeId| directory.is_awaited(&result, node);
             let (members, link) = (world.members(), world.config().link);
@@ -194,7 +192,9 @@ impl Coordinator {
         now: Instant,
     ) -> Vec<Step> {
         let mut steps = Vec::new();
-        self.all.update(&key, |reduce| reduce.failed(now, epoch, detail, is_lost, &mut steps));
+        self.all.update(&key, |started| {
+            started.reduce.failed(now, epoch, detail, is_lost, &mut steps);
+        });
         steps
     }
 
@@ -207,7 +207,7 @@ impl Coordinator {
         now: Instant,
     ) -> Vec<Step> {
         let mut steps = Vec::new();
-        self.all.update(&key, |reduce| {
+        self.all.update(&key, |Started { reduce, .. }| {
             if reduce.epoch() == epoch {
                 reduce.stall_reported(now, from, node, &mut steps);
             }
@@ -217,7 +217,7 @@ impl Coordinator {
 
     /// Reports to a reduce that a node that a position waits for is alive.
     pub(crate) fn alive(&mut self, (key, epoch): (ReduceId, u32), from: NodeId) {
-        self.all.update(&key, |reduce| {
+        self.all.update(&key, |Started { reduce, .. }| {
             if reduce.epoch() == epoch {
                 reduce.answered(from);
             }
@@ -266,12 +266,9 @@ impl Coordinator {
         watches: &mut Watches,
         world: &mut World,
     ) -> Option<Reduce> {
-        let reduce = self.all.remove(&key)?;
-        self.terms.remove(&key);
+        let Started { reduce, request, .. } = self.all.remove(&key)?;
         self.by_result.remove(reduce.result());
-        if let Some(Starter { request, .. }) = self.starters.remove(&key) {
-            world.act(Action::WorkEnded { request });
-        }
+        world.act(Action::WorkEnded { request });
         for input in reduce.candidates() {
             watches.stop(input, Listener::Reduce(key), world);
         }
@@ -362,8 +359,8 @@ mod tests {
         let mut coordinator = Coordinator::default();
         for serial in [30, 10, 20] {
             let (key, reduce) = reduce(serial);
-            let starter = Starter { client: ClientId(1), request: RequestId(serial) };
-            coordinator.begin(key, reduce, None, starter);
+            let (client, request) = (ClientId(1), RequestId(serial));
+            coordinator.begin(key, Started { reduce, terms: None, client, request });
         }
         assert_eq!(coordinator.deadline(), Some(Instant(10)));
         let due = coordinator.due(Instant(20));

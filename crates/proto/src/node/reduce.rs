@@ -19,7 +19,7 @@ use crate::{
     limits::{FOLDED_INPUTS_MAX, REDUCE_INPUTS_MAX, limit_name},
     machines::{
         claims::{Ending, Holder},
-        coordinator::Starter,
+        coordinator::Started,
         requests::{RequestContext, RequestKind, Subject},
         watches::Listener,
     },
@@ -71,8 +71,8 @@ impl Node {
             forced_degree,
         );
         let terms = Terms::new(ttl_ns, self.client_leases.job(context.client));
-        let starter = Starter { client: context.client, request: context.request };
-        self.coordinator.begin(key, reduce, terms, starter);
+        let (client, request) = (context.client, context.request);
+        self.coordinator.begin(key, Started { reduce, terms, client, request });
         // The reduce takes over the reservation of its client, if there is one.
         let is_reserved = self.claims.pass_to_reduce(&id, context.client, key, &mut self.world);
         if id.minter().is_some() || is_reserved {
@@ -145,11 +145,9 @@ impl Node {
         }
         for key in self.watches.reduces(id) {
             let found = usable.clone();
-            let hears =
-                |reduce: &mut Reduce, around: PlanContext<'_>, now, steps: &mut Vec<Step>| {
-                    reduce.found(now, id, found, around, steps);
-                };
-            self.update_reduce(key, hears);
+            self.update_reduce(key, |reduce, around, now, steps| {
+                reduce.found(now, id, found, around, steps);
+            });
         }
         if let Some(found) = &found {
             self.parts_found(found);
@@ -164,11 +162,9 @@ impl Node {
 
     pub(super) fn input_gone(&mut self, id: &ObjectId, error: &Error) {
         for key in self.watches.reduces(id) {
-            let hears =
-                |reduce: &mut Reduce, around: PlanContext<'_>, now, steps: &mut Vec<Step>| {
-                    reduce.gone(now, id, error, around, steps);
-                };
-            self.update_reduce(key, hears);
+            self.update_reduce(key, |reduce, around, now, steps| {
+                reduce.gone(now, id, error, around, steps);
+            });
         }
         if matches!(error, Error::ObjectLost { .. }) && !self.watches.reduces(id).is_empty() {
             // Its holder may reconnect, or a client may put it again.
