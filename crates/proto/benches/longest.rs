@@ -10,6 +10,7 @@ use std::{
 use hoplite_proto::{
     error::Error,
     id::{ClientId, Instance, NodeId, ObjectId, RequestId},
+    lifetime::Lease,
     members::Member,
     message::{Announce, Found, Message, Progress},
     meta::{Dtype, Meta, Op},
@@ -29,6 +30,16 @@ const LOST: usize = 10_000;
 /// Each program waits for the next version of its own policy, while other names are announced.
 const PROGRAMS: u64 = 10_000;
 const ANNOUNCED: u64 = 1_000_000;
+/// What a node holds while members come and go: objects of its own, leases of its clients and those it owns, objects that
+/// clients wait for, replicas of its objects elsewhere, and replicas that it hosts or receives.
+const MEMBERS: u64 = 1000;
+const OBJECTS: u64 = 1_000_000;
+const LEASES: u64 = 100_000;
+const WATCHED: u64 = 60_000;
+const REPLICATED: u64 = 50_000;
+const HOSTED: u64 = 50_000;
+/// Deletions that a leaving node passes on.
+const DELETED: u64 = 100_000;
 const LINK: Link = Link { latency_ns: 50_000, bytes_per_second: 1_250_000_000 };
 
 fn main() {
@@ -38,7 +49,8 @@ fn main() {
     }
     println!("longest event in ms, and all events in s");
     inspections();
-    [8, 1000].into_iter().for_each(leave);
+    changes();
+    [8, MEMBERS].into_iter().for_each(leave);
     lost_inputs();
     announcements();
 }
@@ -81,6 +93,15 @@ impl Timed {
         self.requests += 1;
         let (client, request) = (ClientId(1), RequestId(self.requests));
         self.handle(Event::Request { client, request, body, deadline: None })
+    }
+
+    /// Handles deadlines until nothing is due within a millisecond.
+    fn settle(&mut self) {
+        let is_due =
+            |timed: &Self| timed.node.deadline().is_some_and(|at| at.0 <= timed.now + 1_000_000);
+        while is_due(self) {
+            self.handle(Event::DeadlinePassed);
+        }
     }
 
     fn receive(&mut self, from: NodeId, message: Message) -> Vec<Action> {
@@ -144,10 +165,68 @@ fn inspections() {
     timed.report(&format!("20 reports of metrics by a node with {STORED} objects"));
 }
 
+/// Members come and go, while a node has very much that others hold or need.
+fn changes() {
+    let mut timed = Timed::new(MEMBERS);
+    let name = |kind: &str, number: u64| -> ObjectId {
+        format!("{kind}-{}/{number}", number % 64).parse().expect("a name")
+    };
+    timed.put(OBJECTS);
+    for number in 0..LEASES {
+        timed.ask(Request::AcquireLease { id: name("lease", number) });
+        let (lease, is_held) = (Lease::Object(name("held", number)), true);
+        timed.receive(NodeId(2 + number % 2), Message::LeaseUpdate { lease, is_held });
+    }
+    let ids = (0..WATCHED).map(|number| name("watched", number)).collect();
+    timed.ask(Request::Wait { ids, count: 1 });
+    for serial in 1..=REPLICATED {
+        let id = ObjectId::Minted { node: NodeId(1), serial };
+        for action in timed.ask(Request::Replicate { id: id.clone(), replicas: 2 }) {
+            if let Action::Send { to, message: Message::StoreReplica { id, instance, .. } } = action
+            {
+                timed.receive(to, Message::ReplicaReply { id, instance, accepted: true });
+            }
+        }
+    }
+    for serial in 1..=HOSTED {
+        let (node, meta) = (NodeId(2), Meta::bytes(3));
+        let inline = Some(vec![7, 8, 9].into()).filter(|_| serial % 2 == 0);
+        let meta = if inline.is_some() { meta } else { Meta::bytes(1 << 20) };
+        let (id, instance) = (ObjectId::Minted { node, serial }, Instance { node, serial });
+        let (lifetime, may_wait) = (None, false);
+        let message = Message::StoreReplica { id, instance, meta, inline, lifetime, may_wait };
+        timed.receive(node, message);
+    }
+    timed.settle();
+    let with = format!("a node of {MEMBERS} with {OBJECTS} objects and {LEASES} leases");
+    let events = [
+        ("a member fails", Event::PeerUnreachable { node: NodeId(2), is_dead: true }),
+        ("a member joins", Event::PeerUp { member: member(MEMBERS + 1) }),
+        ("a member reconnects", Event::PeerReconnected { member: member(3) }),
+    ];
+    for (what, event) in events {
+        timed.begin();
+        timed.handle(event);
+        timed.report(&format!("{what}, first event of {with}"));
+        timed.settle();
+        timed.report(&format!("{what}, all events"));
+    }
+    timed.now += 5_001_000_000;
+    timed.begin();
+    timed.settle();
+    timed.report("leases of the failed member end");
+}
+
 /// A node leaves, and the other members take over its copies.
 fn leave(members: u64) {
     let mut timed = Timed::new(members);
     timed.put(HANDED_OVER);
+    for request in 0..DELETED {
+        let id = format!("deleted-{}/{request}", request % 64).parse().expect("a name");
+        let (request, pruned) = (RequestId(request), false);
+        timed.receive(NodeId(2), Message::Delete { id, request, pruned });
+    }
+    timed.settle();
     timed.begin();
     let mut event = Some(Event::LeaveRequested { timeout_ns: LEAVE_TIMEOUT_NS });
     let (mut handed_over, mut has_left) = (0, false);

@@ -212,6 +212,12 @@ impl Table {
         self.current.get(id).copied()
     }
 
+    /// The object after another one, or the first, of those that a get would find.
+    pub fn next_current(&self, after: Option<&ObjectId>) -> Option<&ObjectId> {
+        let begin = after.map_or(Bound::Unbounded, Bound::Excluded);
+        self.current.range::<ObjectId, _>((begin, Bound::Unbounded)).next().map(|(id, _)| id)
+    }
+
     /// All copies, sorted by instance.
     pub fn iter(&self) -> impl Iterator<Item = (Instance, &Copy)> {
         self.copies.iter().map(|(instance, copy)| (*instance, copy))

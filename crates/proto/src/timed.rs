@@ -6,6 +6,7 @@ use alloc::{
     collections::{BTreeMap, BTreeSet},
     vec::Vec,
 };
+use core::ops::Bound;
 
 use crate::time::Instant;
 
@@ -47,6 +48,11 @@ impl<K: Clone + Ord, V: Deadline> Timed<K, V> {
         self.all.keys()
     }
 
+    /// The key after another one, or the first.
+    pub(crate) fn next_after(&self, after: Option<&K>) -> Option<K> {
+        key_after(&self.all, after)
+    }
+
     pub(crate) fn values(&self) -> impl Iterator<Item = &V> {
         self.all.values()
     }
@@ -85,11 +91,22 @@ impl<K: Clone + Ord, V: Deadline> Timed<K, V> {
         self.due.first().map(|(at, _)| *at)
     }
 
+    /// The key of the value whose deadline passed first.
+    pub(crate) fn first_due(&self, now: Instant) -> Option<K> {
+        self.due.first().filter(|(at, _)| *at <= now).map(|(_, key)| key.clone())
+    }
+
     /// Keys of the values whose deadline has passed, earliest first.
     pub(crate) fn due(&self, now: Instant) -> Vec<K> {
         let due = self.due.iter().take_while(|(at, _)| *at <= now);
         due.map(|(_, key)| key.clone()).collect()
     }
+}
+
+/// The key after another one, or the first.
+pub(crate) fn key_after<K: Clone + Ord, V>(all: &BTreeMap<K, V>, after: Option<&K>) -> Option<K> {
+    let begin = after.map_or(Bound::Unbounded, Bound::Excluded);
+    all.range::<K, _>((begin, Bound::Unbounded)).next().map(|(key, _)| key.clone())
 }
 
 #[cfg(test)]

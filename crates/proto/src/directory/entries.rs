@@ -28,6 +28,16 @@ pub struct Slice {
     pub pause_ns: u64,
 }
 
+/// Members up to which a slice has its full number of entries: their owners are found among all members.
+const MEMBERS_OF_FULL_SLICES: usize = 64;
+
+impl Slice {
+    /// How many entries or copies one event handles in a cluster of these members.
+    pub(crate) fn of(self, members: &Members) -> usize {
+        (self.entries / members.len().div_ceil(MEMBERS_OF_FULL_SLICES).max(1)).max(1)
+    }
+}
+
 impl Default for Slice {
     /// Slices of 1 to 2 ms; events that arrived meanwhile are handled in between.
     fn default() -> Self {
@@ -52,15 +62,6 @@ pub(super) struct Entries {
     /// Oldest first; the last one has the number `last`.
     changes: VecDeque<EntryChange>,
     last: u32,
-    walk: Option<Walk>,
-}
-
-/// A walk through all entries that applies changes.
-#[derive(Debug)]
-struct Walk {
-    /// Entries up to and including this one have the changes up to `upto`.
-    after: Option<ObjectId>,
-    upto: u32,
 }
 
 impl Entries {
@@ -93,10 +94,25 @@ impl Entries {
         self.all.range(ids).map(|(id, entry)| (id, entry.as_ref()))
     }
 
-    /// The changes that are not applied to an entry yet.
-    fn news(&self, entry: &Entry) -> impl Iterator<Item = &EntryChange> {
-        let count = self.changes.len().min(self.last.wrapping_sub(entry.changes_seen) as usize);
+    /// The entry after another one, or the first.
+    pub(super) fn next_after(&self, after: Option<&ObjectId>) -> Option<&ObjectId> {
+        let begin = after.map_or(Bound::Unbounded, Bound::Excluded);
+        self.all.range::<ObjectId, _>((begin, Bound::Unbounded)).next().map(|(id, _)| id)
+    }
+
+    /// The number of the last change.
+    pub(super) const fn last_change(&self) -> u32 {
+        self.last
+    }
+
+    /// The changes after the one with this number.
+    pub(super) fn changes_since(&self, seen: u32) -> impl Iterator<Item = &EntryChange> {
+        let count = self.changes.len().min(self.last.wrapping_sub(seen) as usize);
         self.changes.range(self.changes.len() - count..)
+    }
+
+    fn news(&self, entry: &Entry) -> impl Iterator<Item = &EntryChange> {
+        self.changes_since(entry.changes_seen)
     }
 
     /// Whether a pending change makes void what an entry records of a node.
@@ -108,12 +124,6 @@ impl Entries {
     pub(super) fn note(&mut self, change: EntryChange) {
         self.changes.push_back(change);
         self.last = self.last.wrapping_add(1);
-        let upto = self.last;
-        match &mut self.walk {
-            Some(walk) if walk.after.is_some() => {}
-            // It has not started.
-            walk => *walk = Some(Walk { after: None, upto }),
-        }
     }
 
     /// Returns the changes that are not applied to an entry yet, and marks them as applied.
@@ -127,34 +137,14 @@ impl Entries {
         news
     }
 
-    /// The next entries of the walk, at most `most`.
-    pub(super) fn next(&self, most: usize) -> Vec<ObjectId> {
-        let Some(walk) = &self.walk else { return Vec::new() };
-        let begin = walk.after.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
-        let next = self.all.range::<ObjectId, _>((begin, Bound::Unbounded));
-        next.take(most).map(|(id, _)| id.clone()).collect()
-    }
-
-    /// Records that the walk has reached the entry `to`; with `None`, that it has reached the end.
-    pub(super) fn walked(&mut self, to: Option<ObjectId>) {
-        let Some(walk) = &mut self.walk else { return };
-        if to.is_some() {
-            walk.after = to;
-            return;
-        }
-        let later = self.last.wrapping_sub(walk.upto) as usize;
+    /// Forgets the changes up to this one: they are applied everywhere.
+    pub(super) fn forget_changes(&mut self, number: u32) {
+        let later = self.changes.len().min(self.last.wrapping_sub(number) as usize);
         self.changes.drain(..self.changes.len() - later);
-        let upto = self.last;
-        self.walk = (later > 0).then_some(Walk { after: None, upto });
     }
 
     /// Whether all changes are applied to all entries.
     pub(super) fn is_settled(&self) -> bool {
         self.changes.is_empty()
-    }
-
-    /// Whether a walk through the entries is in progress.
-    pub(super) const fn is_walking(&self) -> bool {
-        self.walk.is_some()
     }
 }

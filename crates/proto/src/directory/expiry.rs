@@ -24,7 +24,7 @@ impl Directory {
         let alarm = self.alarms.first().map(|(at, _)| (*at).max(self.resumed_at));
         let forgotten = self.remembered.front().map(|(until, _)| (*until).max(self.resumed_at));
         let leases = self.leases.deadline();
-        let times = [parked, alarm, forgotten, leases, self.latest_due, self.next_slice()];
+        let times = [parked, alarm, forgotten, leases, self.latest_due];
         times.into_iter().flatten().min()
     }
 
@@ -32,9 +32,6 @@ impl Directory {
     /// them.
     pub fn expire(&mut self, context: &mut Context<'_>) {
         let (now, members) = (context.now, context.members);
-        if self.next_slice().is_some_and(|at| at <= now) {
-            self.work_off(context);
-        }
         if self.catching_up_until <= now {
             for Parked { from, announce, .. } in core::mem::take(&mut self.parked) {
                 if members.contains(from) {
@@ -48,7 +45,7 @@ impl Directory {
         if self.resumed_at > now {
             return;
         }
-        for _ in 0..self.slice.entries {
+        for _ in 0..self.slice.of(members) {
             let is_forgotten = self.remembered.front().is_some_and(|(until, _)| *until <= now);
             if is_forgotten {
                 self.forget_oldest();

@@ -130,16 +130,20 @@ impl Directory {
                 }
             }
             Message::LeaseUpdate { lease, is_held } => {
-                if !self.leases.leased(now, from, lease, *is_held) {
+                self.settle_lease(context, lease);
+                let seen = self.entries.last_change();
+                if !self.leases.leased(now, from, lease, *is_held, seen) {
                     self.limited.push((from, limit_name!(LEASES_MAX)));
                 }
                 self.leases.keep_as_stray(context, lease, self.stray_ns);
             }
             Message::JobObjects { job, has_objects } => {
-                if !self.leases.has_objects(now, from, job, *has_objects) {
+                let lease = Lease::Job(job.clone());
+                self.settle_lease(context, &lease);
+                let seen = self.entries.last_change();
+                if !self.leases.has_objects(now, from, job, *has_objects, seen) {
                     self.limited.push((from, limit_name!(LEASES_MAX)));
                 }
-                let lease = Lease::Job(job.clone());
                 self.leases.keep_as_stray(context, &lease, self.stray_ns);
             }
             Message::JobEnded { job } => self.job_ended(context, job),

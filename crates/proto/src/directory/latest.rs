@@ -5,7 +5,10 @@
 
 use alloc::{collections::BTreeMap, string::String, vec::Vec};
 
-use crate::id::{NodeId, RequestId};
+use crate::{
+    id::{NodeId, RequestId},
+    timed::key_after,
+};
 
 /// The version that a requester has, and its request.
 type Waiter = (Option<u64>, NodeId, RequestId);
@@ -72,14 +75,15 @@ impl LatestWaiters {
         }
     }
 
-    /// Keeps the requests under those prefixes for which `is_kept` returns true.
-    pub(super) fn retain(&mut self, is_kept: impl Fn(&str) -> bool) {
-        let dropped = self.by_prefix.keys().filter(|prefix| !is_kept(prefix));
-        for prefix in dropped.cloned().collect::<Vec<String>>() {
-            for (_, node, request) in self.by_prefix.remove(&prefix).unwrap_or_default().into_keys()
-            {
-                self.forget(node, request);
-            }
+    /// The prefix after another one, or the first.
+    pub(super) fn next_prefix(&self, after: Option<&String>) -> Option<String> {
+        key_after(&self.by_prefix, after)
+    }
+
+    /// Drops the requests under a prefix.
+    pub(super) fn remove_prefix(&mut self, prefix: &str) {
+        for (_, node, request) in self.by_prefix.remove(prefix).unwrap_or_default().into_keys() {
+            self.forget(node, request);
         }
     }
 
@@ -136,7 +140,7 @@ mod tests {
         assert_eq!(waiters.take("a/", 5), []);
         assert_eq!((waiters.count_of(two), waiters.count_of(three)), (0, 2));
         assert_eq!((waiters.count_of(two), waiters.count_of(three)), (0, 2));
-        waiters.retain(|prefix| prefix == "a/");
+        waiters.remove_prefix("b/");
         assert_eq!(waiters.count(|_| true), 1);
         waiters.remove_node(three);
         assert!(waiters.by_prefix.is_empty() && waiters.by_node.is_empty());

@@ -10,10 +10,7 @@
 //!                                  +------------ JobEnded ----------+  repeated until they own none
 //! ```
 
-use alloc::{
-    collections::{BTreeMap, BTreeSet},
-    vec::Vec,
-};
+use alloc::collections::{BTreeMap, BTreeSet};
 
 use super::context::Context;
 use crate::{
@@ -44,6 +41,8 @@ pub(super) struct LeaseRecord {
     pub(super) object_owners: BTreeSet<NodeId>,
     /// When to check it: because it has expired, or because other nodes own it.
     pub(super) look_at: Option<Instant>,
+    /// The number of the last membership change that was applied to it.
+    pub(super) changes_seen: u32,
 }
 
 impl Deadline for LeaseRecord {
@@ -73,7 +72,8 @@ pub(super) struct JobObjects {
 impl Leases {
     pub(super) fn deadline(&self) -> Option<Instant> {
         let resumed = (!self.ending.is_empty()).then_some(self.resumed_at);
-        self.all.deadline().into_iter().chain(resumed).min()
+        let due = self.all.deadline().map(|at| at.max(self.resumed_at));
+        due.into_iter().chain(resumed).min()
     }
 
     /// Returns false if there are too many leases already.
@@ -81,13 +81,14 @@ impl Leases {
         &mut self,
         now: Instant,
         lease: Lease,
+        changes_seen: u32,
         change: impl FnOnce(&mut LeaseRecord),
     ) -> bool {
         if !self.all.contains_key(&lease) {
             if self.all.len() >= LEASES_MAX {
                 return false;
             }
-            self.all.insert(lease.clone(), LeaseRecord::default());
+            self.all.insert(lease.clone(), LeaseRecord { changes_seen, ..LeaseRecord::default() });
         }
         self.all.update(&lease, |record| {
             change(record);
@@ -104,8 +105,9 @@ impl Leases {
         from: NodeId,
         lease: &Lease,
         is_held: bool,
+        changes_seen: u32,
     ) -> bool {
-        self.change(now, lease.clone(), |record| {
+        self.change(now, lease.clone(), changes_seen, |record| {
             if is_held {
                 record.lease_holders.insert(from);
             } else {
@@ -121,10 +123,11 @@ impl Leases {
         from: NodeId,
         job: &Name,
         has_objects: bool,
+        changes_seen: u32,
     ) -> bool {
         let lease = Lease::Job(job.clone());
         if has_objects {
-            self.change(now, lease, |record| {
+            self.change(now, lease, changes_seen, |record| {
                 record.object_owners.insert(from);
             })
         } else {
@@ -133,30 +136,21 @@ impl Leases {
         }
     }
 
-    /// Removes a member, with its clients and its shard of the directory.
-    pub(super) fn member_removed(&mut self, now: Instant, node: NodeId) {
-        if mutants::is_active(Mutant::KeepsLeasesOfFailedNodes) {
-            return;
-        }
-        for lease in self.all.keys().cloned().collect::<Vec<Lease>>() {
-            self.all.update(&lease, |record| {
-                record.object_owners.remove(&node);
-                if record.lease_holders.remove(&node) {
+    /// Applies membership changes to a lease, up to the one with the number `last`: removes the members that are gone,
+    /// with their clients and their shards of the directory.
+    pub(super) fn settle(&mut self, now: Instant, lease: &Lease, removed: &[NodeId], last: u32) {
+        self.all.update(lease, |record| {
+            record.changes_seen = last;
+            if mutants::is_active(Mutant::KeepsLeasesOfFailedNodes) {
+                return;
+            }
+            for node in removed {
+                record.object_owners.remove(node);
+                if record.lease_holders.remove(node) {
                     record.expire_if_unheld(now);
                 }
-            });
-        }
-    }
-
-    /// Handles new ownership: keeps leases that other nodes own for a while, because not all members may know of the
-    /// change yet, and reports to the owners of jobs that this shard has objects of theirs.
-    pub(super) fn members_changed(&mut self, context: &mut Context<'_>, stray_ns: u64) {
-        for lease in self.all.keys().cloned().collect::<Vec<Lease>>() {
-            self.keep_as_stray(context, &lease, stray_ns);
-        }
-        for job in self.covered.keys() {
-            notify_job_objects(job, true, context);
-        }
+            }
+        });
     }
 
     /// Keeps a lease for a while that other nodes own: this node may not know yet that it is the owner.
@@ -179,7 +173,8 @@ impl Leases {
     }
 }
 
-pub(super) fn notify_job_objects(job: &Name, has_objects: bool, context: &mut Context<'_>) {
+/// Reports to the owners of a job whether this shard has objects of it.
+pub(crate) fn notify_job_objects(job: &Name, has_objects: bool, context: &mut Context<'_>) {
     let members = context.members;
     let place = ObjectId::Named(job.clone());
     for owner in members.owners(&place).iter() {

@@ -57,6 +57,7 @@ mod terms;
 mod tests;
 mod tree;
 
+pub(crate) use self::leases::notify_job_objects;
 pub use self::{
     context::{Context, Outbox},
     entries::Slice,

@@ -57,9 +57,8 @@ pub struct Directory {
     pub(super) speeds: Speeds,
     /// Leases: reasons for which objects stay alive.
     pub(super) leases: Leases,
-    /// How many entries one slice of a membership change updates, and when the next slice is due.
+    /// How many due entries one event handles.
     pub(super) slice: Slice,
-    pub(super) next_slice_at: Instant,
     /// When to continue with due alarms. After a membership change all entries may be due.
     pub(super) resumed_at: Instant,
 }
@@ -96,7 +95,6 @@ impl Directory {
         Self {
             entries: Entries::default(),
             slice,
-            next_slice_at: Instant::default(),
             resumed_at: Instant::default(),
             latest: LatestWaiters::default(),
             latest_due: None,

@@ -1,7 +1,7 @@
-//! Membership changes, applied to a slice of the entries at a time, so that other requests are handled in between.
+//! Membership changes, applied to one lease or entry at a time, so that other requests are handled in between.
 //!
-//! Each entry has the number of the last change that was applied to it. The directory applies the later ones before it
-//! reads or changes an entry for a message. Therefore no reply predates the last change, and no change undoes what a
+//! A walk of the node visits all of them. Each has the number of the last change that was applied to it. The directory applies the later
+//! ones before it reads or changes it for a message. Therefore no reply predates the last change, and no change undoes what a
 //! member has announced since.
 //!
 //! ```text
@@ -10,53 +10,99 @@
 //!                                                    ^ the walk has come so far
 //! ```
 
-use alloc::{boxed::Box, format, sync::Arc, vec::Vec};
+use alloc::{boxed::Box, format, string::String, sync::Arc, vec::Vec};
 
 use super::{
-    context::Context, entries::EntryChange, entry::Reserved, live::Live, names::prefix_owners,
-    state::Directory,
+    context::Context, entries::EntryChange, entry::Reserved, leases::notify_job_objects,
+    live::Live, names::prefix_owners, state::Directory,
 };
 use crate::{
-    id::{Instance, NodeId, ObjectId},
+    id::{Instance, Name, NodeId, ObjectId},
+    lifetime::Lease,
     limits::ORPHAN_GRACE_NS,
+    members::Members,
     message::{Message, RateReport},
     mutants::{self, Mutant},
-    time::Instant,
+    timed::key_after,
 };
 
 impl Directory {
     /// Removes the copies and requests of a member. The caller then calls [`Directory::members_changed`].
     pub fn member_removed(&mut self, context: &Context<'_>, node: NodeId) {
-        let (now, members) = (context.now, context.members);
+        let members = context.members;
         self.latest.remove_node(node);
         self.parked.retain(|parked| parked.from != node);
         self.accounts.prune();
         self.speeds.forget(node);
-        self.leases.member_removed(now, node);
         self.entries.note(EntryChange::Removed { node, members: Arc::new(members.clone()) });
     }
 
-    /// Applies new ownership. Sends deletions to new owners, because no holder could repeat them: once to each, but
-    /// again to `rejoined`, for which earlier messages may be lost. Entries that other nodes own now are kept for a
-    /// while: the next change may make this node their owner again, without their holders having noticed any change.
+    /// Notes new ownership, and returns its number. The caller then visits all that the `next_` methods of this file
+    /// return, a slice at a time, and calls [`Directory::changes_applied`].
     ///
-    /// Handles the first slice; [`Directory::expire`] continues.
-    pub fn members_changed(&mut self, context: &mut Context<'_>, rejoined: Option<NodeId>) {
-        let (now, members) = (context.now, context.members);
-        self.changed_at = Some(now);
-        self.entries.note(EntryChange::Owners { rejoined, members: Arc::new(members.clone()) });
-        self.leases.members_changed(context, self.stray_ns);
-        let me = members.me();
-        self.latest.retain(|prefix| {
-            prefix_owners(prefix, members).is_some_and(|owners| owners.primary == me)
-        });
-        self.work_off(context);
+    /// A visit sends deletions to new owners, because no holder could repeat them: once to each, but again to `rejoined`,
+    /// for which earlier messages may be lost. Entries that other nodes own now are kept for a while: the next change may
+    /// make this node their owner again, without their holders having noticed any change.
+    pub fn members_changed(&mut self, context: &Context<'_>, rejoined: Option<NodeId>) -> u32 {
+        self.changed_at = Some(context.now);
+        let members = Arc::new(context.members.clone());
+        self.entries.note(EntryChange::Owners { rejoined, members });
+        self.entries.last_change()
+    }
+
+    /// Everything has the changes up to the one with this number.
+    pub(crate) fn changes_applied(&mut self, number: u32) {
+        self.entries.forget_changes(number);
+    }
+
+    /// The lease after another one, or the first.
+    pub(crate) fn next_lease(&self, after: Option<&Lease>) -> Option<Lease> {
+        self.leases.all.next_after(after)
+    }
+
+    /// The job with objects in this shard after another one, or the first.
+    pub(crate) fn next_job(&self, after: Option<&Name>) -> Option<Name> {
+        key_after(&self.leases.covered, after)
+    }
+
+    /// The prefix of newer names that members wait for after another one, or the first.
+    pub(crate) fn next_prefix(&self, after: Option<&String>) -> Option<String> {
+        self.latest.next_prefix(after)
+    }
+
+    /// The entry after another one, or the first.
+    pub(crate) fn next_entry(&self, after: Option<&ObjectId>) -> Option<&ObjectId> {
+        self.entries.next_after(after)
+    }
+
+    /// Drops the requests for newer names under a prefix that another node owns now: they are repeated there.
+    pub(crate) fn settle_prefix(&mut self, prefix: &str, members: &Members) {
+        let owners = prefix_owners(prefix, members);
+        if owners.is_none_or(|owners| owners.primary != members.me()) {
+            self.latest.remove_prefix(prefix);
+        }
+    }
+
+    /// Applies pending membership changes to a lease before it is used.
+    pub(crate) fn settle_lease(&mut self, context: &Context<'_>, lease: &Lease) {
+        let (seen, last) = (self.leases.all.get(lease), self.entries.last_change());
+        let Some(seen) = seen.map(|record| record.changes_seen).filter(|seen| *seen != last) else {
+            return;
+        };
+        let removed = |change: &EntryChange| match change {
+            EntryChange::Removed { node, .. } => Some(*node),
+            EntryChange::Owners { .. } => None,
+        };
+        let removed: Vec<NodeId> = self.entries.changes_since(seen).filter_map(removed).collect();
+        self.leases.settle(context.now, lease, &removed, last);
+        self.leases.keep_as_stray(context, lease, self.stray_ns);
     }
 
     /// Sends all that they need to the nodes that are owners after this node has left, at once: only deletions, since
     /// no holder could repeat them. `context` has the members without this node.
     pub fn leave(&mut self, context: &mut Context<'_>) {
-        self.leases.members_changed(context, self.stray_ns);
+        let jobs: Vec<Name> = self.leases.covered.keys().cloned().collect();
+        jobs.iter().for_each(|job| notify_job_objects(job, true, context));
         let remembered: Vec<ObjectId> = self.remembered.iter().map(|(_, id)| id.clone()).collect();
         for id in remembered {
             self.settle(context, &id);
@@ -64,25 +110,8 @@ impl Directory {
         }
     }
 
-    /// When the next slice is due, if one is left.
-    pub(super) fn next_slice(&self) -> Option<Instant> {
-        self.entries.is_walking().then_some(self.next_slice_at)
-    }
-
-    /// Handles one slice.
-    pub(super) fn work_off(&mut self, context: &mut Context<'_>) {
-        let now = context.now;
-        let ids = self.entries.next(self.slice.entries);
-        for id in &ids {
-            self.settle(context, id);
-        }
-        let is_last = ids.len() < self.slice.entries;
-        self.entries.walked(ids.into_iter().next_back().filter(|_| !is_last));
-        self.next_slice_at = now + self.slice.pause_ns;
-    }
-
     /// Applies pending membership changes to an entry before it is used.
-    pub(super) fn settle(&mut self, context: &mut Context<'_>, id: &ObjectId) {
+    pub(crate) fn settle(&mut self, context: &mut Context<'_>, id: &ObjectId) {
         let (now, members) = (context.now, context.members);
         let (mut others, mut all_renewed, me) = (false, Vec::new(), members.me());
         for change in self.entries.take_news(id) {

@@ -3,7 +3,7 @@
 use alloc::{collections::BTreeSet, format, string::String, vec, vec::Vec};
 
 use super::{
-    tests::{Owner, announced, fed_by, instance, locate},
+    tests::{Owner, Walk, announced, fed_by, instance, locate},
     *,
 };
 use crate::{
@@ -12,11 +12,9 @@ use crate::{
     message::{Message, Progress},
 };
 
-const ONE_AT_A_TIME: Slice = Slice { entries: 1, pause_ns: 1 };
-
 /// An owner with slices of one entry, which run only on demand.
 fn sliced() -> Owner {
-    Owner { directory: Directory::new(None, ONE_AT_A_TIME, u64::MAX), ..Owner::new() }
+    Owner { walk: Walk { is_slow: true, ..Walk::default() }, ..Owner::new() }
 }
 
 fn minted_by(node: u64, serial: u64) -> ObjectId {
@@ -24,19 +22,10 @@ fn minted_by(node: u64, serial: u64) -> ObjectId {
 }
 
 impl Owner {
-    fn work_off_all(&mut self) -> Outbox {
-        let mut outbox = Vec::new();
-        while let Some(at) = self.directory.next_slice() {
-            self.now = self.now.max(at);
-            outbox.extend(self.run(Directory::work_off).1);
-        }
-        outbox
-    }
-
     /// The same node joins again, after it has forgotten everything.
     fn meets(&mut self, member: Member) -> Outbox {
         self.members.insert(member);
-        self.run(|directory, context| directory.members_changed(context, Some(member.id))).1
+        self.members_changed(Some(member.id))
     }
 
     fn member(&self, node: u64) -> Member {
@@ -53,11 +42,11 @@ fn an_entry_is_up_to_date_between_two_slices() {
         owner.receives(3, announced(id, instance(2, serial), false, Progress::Complete));
     }
     owner.loses(2);
-    assert!(owner.directory.next_slice().is_some(), "one of nine entries was updated");
+    assert!(owner.walk.upto.is_some(), "one of nine entries was updated");
     let last = &ids[8];
     assert_eq!(owner.source_of(4, last), Some(3), "the other holder is gone");
     assert_eq!(owner.holders(last), [3, 4]);
-    owner.work_off_all();
+    owner.walk_all();
     assert!(ids[..8].iter().all(|id| owner.holders(id) == [3]));
     assert_eq!(owner.holders(last), [3, 4]);
 }
@@ -77,7 +66,7 @@ fn announcements_of_a_rejoined_node_survive_the_slices_of_its_loss() {
     owner.receives(2, announced(&ids[8], instance(2, 9), true, Progress::Complete));
     owner.receives(2, announced(&another, instance(2, 99), true, Progress::Complete));
     owner.receives(2, locate(&minted_by(1, 100)));
-    owner.work_off_all();
+    owner.walk_all();
     assert!(ids[..8].iter().all(|id| owner.holders(id).is_empty()));
     assert_eq!((owner.holders(&ids[8]), owner.holders(&another)), (vec![2], vec![2]));
     assert!(owner.directory.is_awaited(&minted_by(1, 100), NodeId(2)));
@@ -94,9 +83,9 @@ fn a_change_during_another_reaches_all_entries() {
     }
     owner.loses(2);
     owner.loses(3);
-    owner.work_off_all();
+    owner.walk_all();
     assert!(ids.iter().all(|id| owner.holders(id) == [4]));
-    assert_eq!(owner.directory.next_slice(), None);
+    assert!(owner.directory.entries.is_settled());
 }
 
 #[test]
@@ -172,10 +161,10 @@ fn slices_change_no_reply() {
                 };
                 sent.extend(replies(outbox));
             }
-            was_behind |= both[1].directory.next_slice().is_some();
+            was_behind |= both[1].walk.upto.is_some();
         }
         behind += u32::from(was_behind);
-        let rest = both[1].work_off_all();
+        let rest = both[1].walk_all();
         sent[1].extend(replies(rest));
         let [whole, sliced] = &sent;
         let (missing, more): (Vec<_>, Vec<_>) =

@@ -89,14 +89,15 @@ impl Directory {
         let covered = self.leases.covered.get(&job);
         let ids =
             covered.iter().flat_map(|it| it.ids.range::<ObjectId, _>((begin, Bound::Unbounded)));
-        let ids: Vec<ObjectId> = ids.take(self.slice.entries).cloned().collect();
+        let most = self.slice.of(members);
+        let ids: Vec<ObjectId> = ids.take(most).cloned().collect();
         for id in &ids {
             self.settle(context, id);
             if self.is_of(id, &job) && members.owners(id).primary == members.me() {
                 self.end(context, id);
             }
         }
-        match ids.last().filter(|_| ids.len() == self.slice.entries) {
+        match ids.last().filter(|_| ids.len() == most) {
             Some(last) => drop(self.leases.ending.insert(job, Some(last.clone()))),
             None => self.prune(&job, context),
         }
@@ -125,14 +126,20 @@ impl Directory {
     /// Handles the leases that are due.
     pub(super) fn expire_leases(&mut self, context: &mut Context<'_>) {
         let now = context.now;
-        if !self.leases.ending.is_empty() && self.leases.resumed_at <= now {
+        if self.leases.resumed_at > now {
+            return;
+        }
+        if !self.leases.ending.is_empty() {
             self.end_some(context);
         }
-        for lease in self.leases.all.due(now) {
+        for _ in 0..self.slice.of(context.members) {
+            let Some(lease) = self.leases.all.first_due(now) else { return };
+            self.settle_lease(context, &lease);
             if !self.is_still_kept(context, &lease) {
                 self.leases.all.remove(&lease);
             }
         }
+        self.leases.resumed_at = now + self.slice.pause_ns;
     }
 
     /// Ends what an expired lease covers, and returns whether to keep the record of the lease.

@@ -34,6 +34,17 @@ pub(super) struct Owner {
     pub(super) directory: Directory,
     pub(super) members: Members,
     pub(super) now: Instant,
+    pub(super) walk: Walk,
+}
+
+/// A walk through the entries after membership changes.
+#[derive(Debug, Default)]
+pub(super) struct Walk {
+    /// Whether it visits one entry at each change, and the others on demand.
+    pub(super) is_slow: bool,
+    /// The last change that it applies, if it is in progress, and the last entry that it has visited.
+    pub(super) upto: Option<u32>,
+    pub(super) after: Option<ObjectId>,
 }
 
 impl Owner {
@@ -45,7 +56,8 @@ impl Owner {
         };
         let mut members = Members::new(member(1));
         (2..=5).for_each(|id| assert!(members.insert(member(id))));
-        Self { directory: Directory::default(), members, now: Instant(SECOND) }
+        let (directory, walk) = (Directory::default(), Walk::default());
+        Self { directory, members, now: Instant(SECOND), walk }
     }
 
     /// Handles a message of `from`; returns the messages that the directory sends.
@@ -73,11 +85,35 @@ impl Owner {
 
     pub(super) fn loses(&mut self, node: u64) -> Outbox {
         self.members.remove(NodeId(node));
-        let loses = |directory: &mut Directory, context: &mut Context<'_>| {
-            directory.member_removed(context, NodeId(node));
-            directory.members_changed(context, None);
+        self.run(|directory, context| directory.member_removed(context, NodeId(node)));
+        self.members_changed(None)
+    }
+
+    /// Handles other owners, or a member that has lost everything.
+    pub(super) fn members_changed(&mut self, rejoined: Option<NodeId>) -> Outbox {
+        let number = self.run(|directory, context| directory.members_changed(context, rejoined)).0;
+        self.walk.upto.get_or_insert(number);
+        if self.walk.is_slow { self.walk_on() } else { self.walk_all() }
+    }
+
+    pub(super) fn walk_all(&mut self) -> Outbox {
+        let mut outbox = Vec::new();
+        while self.walk.upto.is_some() {
+            outbox.extend(self.walk_on());
+        }
+        outbox
+    }
+
+    /// Visits one entry.
+    pub(super) fn walk_on(&mut self) -> Outbox {
+        self.walk.after = self.directory.next_entry(self.walk.after.as_ref()).cloned();
+        let Some(id) = self.walk.after.clone() else {
+            self.directory.changes_applied(self.walk.upto.take().unwrap());
+            let last = self.directory.entries.last_change();
+            self.walk.upto = Some(last).filter(|_| !self.directory.entries.is_settled());
+            return Vec::new();
         };
-        self.run(loses).1
+        self.run(|directory, context| directory.settle(context, &id)).1
     }
 
     pub(super) fn waits(&mut self, ns: u64) -> Outbox {
@@ -1261,8 +1297,7 @@ fn deletions_are_sent_to_new_owners_once() {
         outbox.into_iter().filter(|(_, message)| matches!(message, Message::Tombstone { .. }));
     let passed_on: Vec<NodeId> = passed_on.map(|(to, _)| to).collect();
     let notified = |owner: &mut Owner, rejoined| {
-        let ((), outbox) =
-            owner.run(|directory, context| directory.members_changed(context, rejoined));
+        let outbox = owner.members_changed(rejoined);
         assert!(outbox.iter().all(|(_, message)| matches!(message, Message::Tombstone { .. })));
         outbox.into_iter().map(|(to, _)| to).collect::<Vec<NodeId>>()
     };
@@ -1309,7 +1344,7 @@ fn an_earlier_epoch_replaces_no_later_one_after_an_ownership_change() {
     owner.members.resign();
     owner.receives(2, announced(&id, instance(2, 7), true, growing()));
     owner.members = all;
-    owner.run(|directory, context| directory.members_changed(context, None));
+    owner.members_changed(None);
     owner.receives(2, announced(&id, instance(2, 9), true, growing()));
     let outbox = owner.receives(3, announced(&id, instance(2, 7), false, fed_by(2)));
     let dropped = Message::Drop { id: id.clone(), instance: instance(2, 7), error: None };

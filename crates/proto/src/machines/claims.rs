@@ -32,6 +32,7 @@ use crate::{
     reduce::Step,
     table::{Copy, Table},
     time::Instant,
+    timed::key_after,
 };
 
 /// The puts and reservations of this node.
@@ -199,12 +200,15 @@ impl Claims {
         its.map(|(instance, _)| *instance).collect()
     }
 
-    /// The claiming puts that can't succeed, because the node of their slot is gone.
-    pub(crate) fn puts_without_slot(&self, world: &World) -> Vec<(Instance, Error)> {
-        let slots = self.puts.iter().filter(|(_, put)| put.is_claiming() && put.id.is_slot());
-        let gone = slots
-            .filter_map(|(instance, put)| Some((*instance, world.members().why_unmade(&put.id)?)));
-        gone.collect()
+    /// The put after another one, or the first.
+    pub(crate) fn next_put(&self, after: Option<Instance>) -> Option<Instance> {
+        key_after(&self.puts, after.as_ref())
+    }
+
+    /// Why a claiming put can't succeed: the node of its slot is gone.
+    pub(crate) fn why_without_slot(&self, instance: Instance, world: &World) -> Option<Error> {
+        let put = self.put(instance).filter(|put| put.is_claiming() && put.id.is_slot())?;
+        world.members().why_unmade(&put.id)
     }
 
     /// The instances that clients may be filling.
@@ -241,23 +245,23 @@ impl Claims {
         Ok(true)
     }
 
-    /// Repeats claims that will get no reply, after a membership change: `rejoined` has lost its requests. Former
-    /// owners do reply. Their replies count, because a new owner may not know their entries yet, and could grant a
-    /// name that they refuse.
-    pub(crate) fn resend_claims(
+    /// Repeats a claim that will get no reply, after a membership change: its owner is gone or has lost the request. A
+    /// former owner does reply. Its reply counts, because a new owner may not know its entries yet, and could grant a
+    /// name that it refuses.
+    pub(crate) fn resend_claim(
         &mut self,
-        rejoined: Option<NodeId>,
+        instance: Instance,
+        change: &MembershipChange,
         table: &Table,
         world: &mut World,
     ) {
-        for (instance, put) in &mut self.puts {
-            if let PutPhase::Claiming(owner) = put.phase
-                && (!world.members().contains(owner) || rejoined == Some(owner))
-                && let Some(copy) = table.get(*instance)
-            {
-                let claim = put.claim(*instance, copy, world.now());
-                put.phase = PutPhase::Claiming(send(&put.id, claim, world));
-            }
+        if let Some(put) = self.puts.get_mut(&instance)
+            && let PutPhase::Claiming(owner) = put.phase
+            && (!world.members().contains(owner) || change.is_rejoined(owner))
+            && let Some(copy) = table.get(instance)
+        {
+            let claim = put.claim(instance, copy, world.now());
+            put.phase = PutPhase::Claiming(send(&put.id, claim, world));
         }
     }
 
@@ -496,19 +500,27 @@ impl Claims {
         Some(reservation)
     }
 
-    /// Sends the reservations of names to their new owners: to the backup owner only if the primary owner has granted
-    /// them.
-    pub(crate) fn resend_reservations(&self, change: &MembershipChange, world: &mut World) {
-        for (id, reservation) in self.reservations.iter().filter(|(id, _)| !id.is_slot()) {
-            let Some(instance) = reservation.instance else { continue };
-            let reserve = || Message::Reserve { id: id.clone(), instance };
-            if let Some(first) = change.new_owner(id, world) {
-                world.send(first, reserve());
-            }
-            let second = world.members().owners(id).backup.filter(|_| !reservation.is_asked());
-            if let Some(second) = second.filter(|it| change.new_owners(id, world).contains(it)) {
-                world.send(second, reserve());
-            }
+    /// The reserved id or name after another one, or the first.
+    pub(crate) fn next_reservation(&self, after: Option<&ObjectId>) -> Option<ObjectId> {
+        key_after(&self.reservations, after)
+    }
+
+    /// Sends the reservation of a name to its new owners: to the backup owner only if the primary owner has granted it.
+    pub(crate) fn resend_reservation(
+        &self,
+        id: &ObjectId,
+        change: &MembershipChange,
+        world: &mut World,
+    ) {
+        let Some(reservation) = self.reservations.get(id).filter(|_| !id.is_slot()) else { return };
+        let Some(instance) = reservation.instance else { return };
+        let reserve = || Message::Reserve { id: id.clone(), instance };
+        if let Some(first) = change.new_owner(id, world) {
+            world.send(first, reserve());
+        }
+        let second = world.members().owners(id).backup.filter(|_| !reservation.is_asked());
+        if let Some(second) = second.filter(|it| change.new_owners(id, world).contains(it)) {
+            world.send(second, reserve());
         }
     }
 }
@@ -591,10 +603,11 @@ mod tests {
         let (mut claims, table) = asking("policy/1", &mut world);
         assert_eq!(sent(&mut world), 1);
         let owner = world.members().owners(&"policy/1".parse().expect("a name")).primary;
+        let again = |node| MembershipChange::new(World::of(3).members().clone(), node);
         let other = world.others().into_iter().find(|node| *node != owner);
-        claims.resend_claims(other, &table, &mut world);
+        claims.resend_claim(INSTANCE, &again(other), &table, &mut world);
         assert_eq!(sent(&mut world), 0, "the owner will reply");
-        claims.resend_claims(Some(owner), &table, &mut world);
+        claims.resend_claim(INSTANCE, &again(Some(owner)), &table, &mut world);
         assert_eq!(sent(&mut world), 1, "it has lost the claim");
     }
 

@@ -136,13 +136,17 @@ impl ClientLeases {
         }
     }
 
-    /// Reports leases to owners that are new, or need everything again.
-    pub(crate) fn reannounce(&self, change: &MembershipChange, world: &mut World) {
-        for (lease, taken) in self.taken.iter() {
-            let is_held = !taken.by.is_empty();
-            for owner in change.new_owners(&lease.place(), world) {
-                world.send(owner, Message::LeaseUpdate { lease: lease.clone(), is_held });
-            }
+    /// The lease after another one, or the first.
+    pub(crate) fn next_after(&self, after: Option<&Lease>) -> Option<Lease> {
+        self.taken.next_after(after)
+    }
+
+    /// Reports a lease to owners that are new, or need everything again.
+    pub(crate) fn reannounce(&self, lease: &Lease, change: &MembershipChange, world: &mut World) {
+        let Some(taken) = self.taken.get(lease) else { return };
+        let is_held = !taken.by.is_empty();
+        for owner in change.new_owners(&lease.place(), world) {
+            world.send(owner, Message::LeaseUpdate { lease: lease.clone(), is_held });
         }
     }
 

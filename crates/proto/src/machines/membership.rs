@@ -146,10 +146,7 @@ impl Membership {
         let all = world.members().iter().collect();
         world.send(member.id, Message::Members(all));
         // Even if it was a member: messages over a connection that broke may be lost.
-        Some(Joined {
-            has_rejoined,
-            change: MembershipChange { before, rejoined: Some(member.id) },
-        })
+        Some(Joined { has_rejoined, change: MembershipChange::new(before, Some(member.id)) })
     }
 
     /// Adds members that `from` reported. Returns `None` if this node knew all of them.
@@ -195,7 +192,7 @@ impl Membership {
         for member in new {
             world.send(member.id, Message::Members(Vec::from([world.my_member()])));
         }
-        Some(MembershipChange { before, rejoined: None })
+        Some(MembershipChange::new(before, None))
     }
 
     /// Handles a connection that broke and cannot be restored now. Returns the loss, if the node is lost with it.
@@ -266,7 +263,7 @@ impl Membership {
             node,
             has_left,
             process_ended,
-            change: MembershipChange { before, rejoined: None },
+            change: MembershipChange::new(before, None),
         })
     }
 

@@ -18,7 +18,7 @@
 //! | [`replicas`], [`replica_set`] | this node's pinned copies that other nodes replicate |
 //! | [`hosted_replicas`] | other nodes' pinned copies that are kept here |
 //! | [`leaving`] | work left before leaving |
-//! | [`reannouncements`] | re-announcements that are due after membership changes |
+//! | [`walk`] | how far everything is sent again after membership changes |
 //! | [`crate::directory`] | this node's shard of the directory |
 
 pub(crate) mod claims;
@@ -33,12 +33,12 @@ pub(crate) mod pull_state;
 pub(crate) mod pulls;
 pub(crate) mod range_reads;
 pub(crate) mod readers;
-pub(crate) mod reannouncements;
 pub(crate) mod replica_set;
 pub(crate) mod replicas;
 pub(crate) mod reply_timeouts;
 pub(crate) mod requests;
 pub(crate) mod ring_results;
+pub(crate) mod walk;
 pub(crate) mod watches;
 pub(crate) mod worker;
 pub(crate) mod world;

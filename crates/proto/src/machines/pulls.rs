@@ -67,6 +67,11 @@ impl Pulls {
         self.all.keys().cloned().collect()
     }
 
+    /// The object after another one, or the first, that this node requests or receives.
+    pub(crate) fn next_after(&self, after: Option<&ObjectId>) -> Option<ObjectId> {
+        self.all.next_after(after)
+    }
+
     fn phase(&self, id: &ObjectId) -> Option<&PullPhase> {
         self.all.get(id).map(|pull| &pull.phase)
     }

@@ -124,6 +124,12 @@ impl ReplicaSet {
         self.requested.contains_key(&node) || known.iter().any(|nodes| nodes.contains(&node))
     }
 
+    /// All nodes that were requested and are not lost.
+    pub(crate) fn known(&self) -> impl Iterator<Item = NodeId> {
+        let replied = [&self.stored, &self.returning, &self.refused];
+        self.pending().chain(replied.into_iter().flatten().copied())
+    }
+
     /// Nodes that were requested and have not replied.
     pub(crate) fn pending(&self) -> impl Iterator<Item = NodeId> {
         self.requested.keys().chain(&self.overdue).copied()

@@ -21,6 +21,7 @@ use crate::{
     event::LogEvent,
     id::{Instance, NodeId, RequestId},
     machines::{
+        membership_change::MembershipChange,
         replica_set::ReplicaSet,
         requests::{RequestContext, RequestKind, Requests},
         world::World,
@@ -136,37 +137,40 @@ impl Replicas {
         self.send_requests(instance, requests, world);
     }
 
-    /// Drops the replicas of a lost node, and its open requests. If the node is still there, it gets new requests.
+    /// Forgets that a lost node was unresponsive.
     pub(crate) fn forget_node(&mut self, node: NodeId) {
-        if !mutants::is_active(Mutant::NeverReplacesReplicas) {
-            for instance in self.all.keys().copied().collect::<Vec<_>>() {
-                self.all.update(&instance, |set| set.forget(node));
-            }
-            self.load.remove(&node);
-            self.unresponsive.remove(&node);
-        }
+        self.unresponsive.remove(&node);
     }
 
-    /// Handles a membership change: other nodes may have to be requested, or can be. Messages to `rejoined` may be
-    /// lost.
+    /// The replicated copy after another one, or the first.
+    pub(crate) fn next_after(&self, after: Option<Instance>) -> Option<Instance> {
+        self.all.next_after(after.as_ref())
+    }
+
+    /// Handles a membership change: drops the replicas of lost nodes, and requests that may be lost. Other nodes may have
+    /// to be requested, or can be.
     pub(crate) fn resend(
         &mut self,
-        rejoined: Option<NodeId>,
+        instance: Instance,
+        change: &MembershipChange,
         requests: &mut Requests,
         world: &mut World,
     ) {
-        for instance in self.all.keys().copied().collect::<Vec<_>>() {
-            let void = self.all.update(&instance, |set| {
-                let node = rejoined.filter(|node| set.void_request(*node))?;
-                Some((node, set.bytes))
-            });
-            if let Some((node, bytes)) = void.flatten() {
-                self.discharge(node, bytes);
+        let freed = self.all.update(&instance, |set| {
+            let charged: Vec<NodeId> = set.charged().collect();
+            for node in set.known().filter(|it| change.is_rejoined(*it)).collect::<Vec<NodeId>>() {
+                if !change.forgotten.contains(&node) {
+                    set.void_request(node);
+                } else if !mutants::is_active(Mutant::NeverReplacesReplicas) {
+                    set.forget(node);
+                }
             }
-        }
-        for instance in self.all.keys().copied().collect::<Vec<_>>() {
-            self.send_requests(instance, requests, world);
-        }
+            let is_free = |node: &NodeId| set.charged().all(|it| it != *node);
+            (charged.into_iter().filter(is_free).collect::<Vec<NodeId>>(), set.bytes)
+        });
+        let (freed, bytes) = freed.unwrap_or_default();
+        freed.into_iter().for_each(|node| self.discharge(node, bytes));
+        self.send_requests(instance, requests, world);
     }
 
     /// Repeats requests to nodes that had no capacity, and requests other nodes in addition to late ones. Returns the
@@ -425,7 +429,6 @@ mod tests {
         assert_eq!(asking.told(), (vec![2], vec![]));
         asking.replied(2, true);
         let drop_state = |asking: &mut Subscribers, node, members: &[u64]| {
-            asking.replicas.forget_node(NodeId(node));
             for number in 2..=3 {
                 asking.world.members_mut().remove(NodeId(number));
             }
@@ -433,7 +436,9 @@ mod tests {
                 asking.world.members_mut().insert(World::member(*number));
             }
             let Subscribers { replicas, requests, world, .. } = asking;
-            replicas.resend(Some(NodeId(node)), requests, world);
+            let mut change = MembershipChange::new(world.members().clone(), None);
+            change.forgotten.insert(NodeId(node));
+            replicas.resend(INSTANCE, &change, requests, world);
         };
         drop_state(&mut asking, 2, &[3]);
         assert_eq!(asking.told(), (vec![3], vec![]), "node 2 is lost");

@@ -15,6 +15,7 @@ use crate::{
     machines::{membership_change::MembershipChange, world::World},
     message::Message,
     time::Instant,
+    timed::key_after,
 };
 
 /// A reduce or a request of this node that listens to an object.
@@ -228,12 +229,15 @@ impl Watches {
         }
     }
 
-    /// Repeats the watch requests to new owners.
-    pub(crate) fn resend(&mut self, change: &MembershipChange, world: &mut World) {
-        for id in self.listeners.keys().cloned().collect::<Vec<ObjectId>>() {
-            if change.new_owner(&id, world).is_some() {
-                self.ask(&id, world);
-            }
+    /// The watched object after another one, or the first.
+    pub(crate) fn next_after(&self, after: Option<&ObjectId>) -> Option<ObjectId> {
+        key_after(&self.listeners, after)
+    }
+
+    /// Repeats a watch request to a new owner.
+    pub(crate) fn resend(&mut self, id: &ObjectId, change: &MembershipChange, world: &mut World) {
+        if self.listeners.contains_key(id) && change.new_owner(id, world).is_some() {
+            self.ask(id, world);
         }
     }
 }

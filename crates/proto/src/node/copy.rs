@@ -159,6 +159,7 @@ impl Node {
     pub(super) fn announce_but(&mut self, instance: Instance, knows_it: Option<NodeId>) {
         self.copies.begin_time(instance, self.world.now());
         let Some(announce) = self.announcement(instance) else { return };
+        self.resend_name(&announce.id);
         let owners = self.world.members().owners(&announce.id).iter();
         for owner in owners.filter(|owner| Some(*owner) != knows_it) {
             self.world.send(owner, Message::Announce(announce.clone()));

@@ -1,9 +1,6 @@
-//! Membership changes: everything that a failed node announced is dropped, and nodes re-announce their own state to new
-//! owners.
+//! Membership changes: everything that a failed node announced is dropped, and others take over its work.
 //!
-//! Nodes need no consensus on the membership: holders and requesters re-announce their state when the owners change.
-
-use alloc::vec::Vec;
+//! What new owners need again is in [`super::walk`].
 
 use super::Node;
 use crate::{
@@ -13,37 +10,44 @@ use crate::{
         membership_change::MembershipChange,
     },
     members::Member,
-    message::{Announce, Message},
+    message::Message,
     mutants::{self, Mutant},
 };
 
 impl Node {
     /// A node has connected.
     pub(super) fn peer_up(&mut self, member: Member) {
-        let Some(met) = self.membership.peer_up(member, &mut self.world) else { return };
+        self.meet(member, None);
+    }
+
+    /// A node has connected. `forgotten` is its id if its state was dropped.
+    fn meet(&mut self, member: Member, forgotten: Option<NodeId>) {
+        let Some(mut met) = self.membership.peer_up(member, &mut self.world) else { return };
         if met.has_rejoined {
             self.directory.merge(self.world.now());
         }
-        self.reannounce(&met.change);
+        met.change.forgotten.extend(forgotten);
+        self.members_changed(met.change);
     }
 
     /// A member has reconnected; its last messages may be lost. Both sides drop each other's state and begin anew, so
     /// neither needs to find out which messages were lost.
     pub(super) fn peer_reconnected(&mut self, member: Member) {
         let is_known = self.world.members().contains(member.id);
-        if is_known && !mutants::is_active(Mutant::TrustsBrokenConnections) {
+        let forgotten = is_known && !mutants::is_active(Mutant::TrustsBrokenConnections);
+        if forgotten {
             self.directory.merge(self.world.now());
             self.forget_node(member.id, false);
             self.reroute_pulls(member.id);
             self.world.send(member.id, Message::StateDropped);
         }
-        self.peer_up(member);
+        self.meet(member, Some(member.id).filter(|_| forgotten));
         self.leaving.request_again(member.id, self.copies.table(), &mut self.world);
     }
 
     pub(super) fn learn(&mut self, from: NodeId, told: &[Member]) {
         if let Some(change) = self.membership.learn(from, told, &mut self.world) {
-            self.reannounce(&change);
+            self.members_changed(change);
         }
     }
 
@@ -54,14 +58,17 @@ impl Node {
 
     /// A member left or failed: others take over its work.
     pub(super) fn handle_departure(&mut self, departure: Option<Departure>) {
-        let Some(Departure { node, has_left, process_ended, change }) = departure else { return };
+        let Some(Departure { node, has_left, process_ended, mut change }) = departure else {
+            return;
+        };
         self.leaving.stop_draining(node);
         self.forget_node(node, process_ended);
         if !has_left {
             // A leaving node finishes the transfers that it has begun.
             self.reroute_pulls(node);
         }
-        self.reannounce(&change);
+        change.forgotten.insert(node);
+        self.members_changed(change);
         self.leaving.request_again(node, self.copies.table(), &mut self.world);
     }
 
@@ -71,8 +78,9 @@ impl Node {
         self.directory.merge(self.world.now());
         self.forget_node(by, false);
         self.reroute_pulls(by);
-        let before = self.world.members().clone();
-        self.reannounce(&MembershipChange { before, rejoined: Some(by) });
+        let mut change = MembershipChange::new(self.world.members().clone(), Some(by));
+        change.forgotten.insert(by);
+        self.members_changed(change);
         self.leaving.request_again(by, self.copies.table(), &mut self.world);
         self.membership.refute_failure(&mut self.world);
     }
@@ -116,38 +124,5 @@ impl Node {
         self.replicas.forget_node(node);
         self.leaving.drained(node);
         self.pulls.forget_node(node);
-    }
-
-    /// Re-announces this node's state to new owners and to a reconnected node, and repeats its open requests.
-    fn reannounce(&mut self, change: &MembershipChange) {
-        let rejoined = change.rejoined;
-        self.leaving.reannounce(change, &mut self.world);
-        self.update_directory(|directory, world| directory.members_changed(world, rejoined));
-
-        // Before the objects that are produced under these names, which would otherwise be taken for claims.
-        self.claims.resend_reservations(change, &mut self.world);
-        self.client_leases.reannounce(change, &mut self.world);
-        self.reannounce_copies(change);
-        let of_pulls = self.pulls.ids().into_iter().filter_map(|id| self.pending_announcement(&id));
-        for announce in of_pulls.collect::<Vec<Announce>>() {
-            for owner in change.new_owners(&announce.id, &self.world) {
-                self.world.send(owner, Message::Announce(announce.clone()));
-            }
-        }
-        self.fail_puts_without_slot();
-        self.claims.resend_claims(change.rejoined, self.copies.table(), &mut self.world);
-        for id in self.pulls.ids() {
-            if change.new_owner(&id, &self.world).is_some() {
-                self.locate_again(&id);
-            }
-        }
-        self.watches.resend(change, &mut self.world);
-        for id in self.requests.unconfirmed_deletions() {
-            if change.new_owner(&id, &self.world).is_some() {
-                self.announce_before_deletion(&id);
-            }
-        }
-        self.requests.resend(change, &mut self.world);
-        self.replicas.resend(rejoined, &mut self.requests, &mut self.world);
     }
 }

@@ -6,8 +6,8 @@
 //!
 //! [`route`], [`verbs`] and [`messages`] dispatch events, client requests and messages to machines; [`permit`] drops
 //! messages that are not valid. Work that involves several machines is a method of [`Node`], in one file for each step
-//! of an object: [`put`], [`read`], [`get`], [`range`], [`rate`], [`serve`], [`copy`], [`spill`], [`reduce`], [`fold`], [`result`],
-//! [`ring`], [`delete`], [`timeout`], [`membership`] and [`status`].
+//! of an object: [`put`], [`read`], [`get`], [`range`], [`rate`], [`serve`], [`copy`], [`spill`], [`reduce`],
+//! [`fold`], [`result`], [`ring`], [`delete`], [`timeout`], [`membership`], [`walk`] and [`status`].
 
 mod copy;
 mod delete;
@@ -21,7 +21,6 @@ mod put;
 mod range;
 mod rate;
 mod read;
-mod reannounce;
 mod receive;
 mod reduce;
 mod replicate;
@@ -36,6 +35,7 @@ mod status;
 mod tests;
 mod timeout;
 mod verbs;
+mod walk;
 
 use alloc::vec::Vec;
 
@@ -49,9 +49,8 @@ use crate::{
     machines::{
         claims::Claims, client_leases::ClientLeases, coordinator::Coordinator, copies::Copies,
         hosted_replicas::HostedReplicas, leaving::Leaving, membership::Membership, pulls::Pulls,
-        range_reads::RangeReads, readers::Readers, reannouncements::Reannouncements,
-        replicas::Replicas, requests::Requests, ring_results::RingResults, watches::Watches,
-        worker::Worker, world::World,
+        range_reads::RangeReads, readers::Readers, replicas::Replicas, requests::Requests,
+        ring_results::RingResults, walk::Walk, watches::Watches, worker::Worker, world::World,
     },
     members::{Member, Members},
     table::Table,
@@ -64,7 +63,7 @@ pub struct Node {
     world: World,
     membership: Membership,
     directory: Directory,
-    reannouncements: Reannouncements,
+    walk: Walk,
     requests: Requests,
     watches: Watches,
     copies: Copies,
@@ -89,7 +88,7 @@ impl Node {
             world: World::new(me, config),
             membership: Membership::new(me.id, config.detection_ns),
             directory: Directory::new(config.detection_ns, config.slice, small),
-            reannouncements: Reannouncements::default(),
+            walk: Walk::default(),
             requests: Requests::default(),
             watches: Watches::default(),
             copies: Copies::new(config.capacity),
@@ -157,7 +156,7 @@ impl Node {
             self.pulls.deadline(),
             self.range_reads.deadline(),
             self.copies.deadline(),
-            self.reannouncements.deadline(),
+            self.walk.deadline(),
             self.watches.deadline(),
             self.coordinator.deadline(),
             self.leaving.deadline(),

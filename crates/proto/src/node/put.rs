@@ -229,13 +229,6 @@ impl Node {
         put.id.is_slot().then(|| self.world.members().why_unmade(&put.id)).flatten()
     }
 
-    /// Fails the puts that wait for the reply of the node of a slot which is gone.
-    pub(super) fn fail_puts_without_slot(&mut self) {
-        for (instance, error) in self.claims.puts_without_slot(&self.world) {
-            self.fail_put(instance, error);
-        }
-    }
-
     pub(super) fn abort(&mut self, client: ClientId, instance: Instance) -> Result<Reply, Error> {
         if self.claims.put(instance).is_some_and(|put| put.client != client) {
             let said = format!("instance {instance} is being filled by another client");

@@ -92,7 +92,7 @@ impl Node {
 
     fn expire(&mut self) {
         self.update_directory(Directory::expire);
-        self.expire_reannouncements();
+        self.expire_walk();
         for (node, is_first) in self.world.expire() {
             self.member_unresponsive(node, is_first);
         }

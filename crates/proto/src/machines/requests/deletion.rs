@@ -2,7 +2,7 @@
 
 use alloc::{collections::BTreeSet, vec::Vec};
 
-use super::{PendingRequest, RequestContext, RequestKind, Requests};
+use super::{RequestContext, RequestKind, Requests};
 use crate::{
     error::Error,
     id::{NodeId, ObjectId, RequestId},
@@ -50,24 +50,24 @@ impl Requests {
         }
     }
 
-    /// Objects whose deletion no owner has confirmed yet.
-    pub(crate) fn unconfirmed_deletions(&self) -> Vec<ObjectId> {
-        let ids = |pending: &PendingRequest| match &pending.kind {
-            RequestKind::Deletion(ids) => ids.iter().cloned().collect(),
+    /// Objects of a request whose deletion no owner has confirmed yet.
+    pub(crate) fn unconfirmed_deletions(&self, request: RequestId) -> Vec<ObjectId> {
+        match self.kind(request) {
+            Some(RequestKind::Deletion(ids)) => ids.iter().cloned().collect(),
             _ => Vec::new(),
-        };
-        self.all.values().flat_map(ids).collect()
+        }
     }
 
     /// Repeats unconfirmed deletions to new owners.
-    pub(crate) fn resend_deletions(&self, change: &MembershipChange, world: &mut World) {
-        for (request, pending) in &self.all {
-            let RequestKind::Deletion(ids) = &pending.kind else { continue };
-            for id in ids {
-                if let Some(owner) = change.new_owner(id, world) {
-                    let (id, request, pruned) = (id.clone(), *request, false);
-                    world.send(owner, Message::Delete { id, request, pruned });
-                }
+    pub(super) fn resend_deletions(
+        &self,
+        request: RequestId,
+        change: &MembershipChange,
+        world: &mut World,
+    ) {
+        for id in self.unconfirmed_deletions(request) {
+            if let Some(owner) = change.new_owner(&id, world) {
+                world.send(owner, Message::Delete { id, request, pruned: false });
             }
         }
     }

@@ -29,6 +29,7 @@ use crate::{
     mutants::{self, Mutant},
     request::Reply,
     time::Instant,
+    timed::key_after,
 };
 
 /// All requests without a reply.
@@ -324,13 +325,18 @@ impl Requests {
         }
     }
 
-    /// Repeats requests to new owners.
-    pub(crate) fn resend(&self, change: &MembershipChange, world: &mut World) {
-        self.resend_deletions(change, world);
-        for (_, id, question) in self.owner_questions() {
-            if let Some(owner) = change.new_owner(&id, world) {
-                world.send(owner, question);
-            }
+    /// The request after another one, or the first.
+    pub(crate) fn next_after(&self, after: Option<RequestId>) -> Option<RequestId> {
+        key_after(&self.all, after.as_ref())
+    }
+
+    /// Repeats a request to new owners.
+    pub(crate) fn resend(&self, request: RequestId, change: &MembershipChange, world: &mut World) {
+        self.resend_deletions(request, change, world);
+        if let Some((id, question)) = self.owner_question(request)
+            && let Some(owner) = change.new_owner(&id, world)
+        {
+            world.send(owner, question);
         }
     }
 }

@@ -112,7 +112,7 @@ impl Requests {
         self.all.keys().filter_map(question).collect()
     }
 
-    fn owner_question(&self, request: RequestId) -> Option<(ObjectId, Message)> {
+    pub(super) fn owner_question(&self, request: RequestId) -> Option<(ObjectId, Message)> {
         match &self.all.get(&request)?.kind {
             RequestKind::Latest { prefix, after, .. } => {
                 // All names under the prefix have the same owners.

@@ -11,7 +11,6 @@ mod memory;
 mod names;
 mod places;
 mod range;
-mod reannounce;
 mod refused;
 mod replicate;
 mod reserve;
@@ -20,6 +19,7 @@ mod ring;
 mod spill;
 mod unresponsive;
 mod wait;
+mod walk;
 
 use alloc::{
     collections::{BTreeMap, BTreeSet, VecDeque},

@@ -1,0 +1,136 @@
+//! What new owners get again, in slices, and what happens before they have all of it.
+
+use super::*;
+
+/// Six objects on node 2 whose owners, 1 and 3, have failed. Node 4 is the primary owner now, and has the announcements
+/// of some.
+fn with_new_owners() -> (Cluster, Vec<ObjectId>) {
+    let slice = Slice { entries: 1, pause_ns: 1 };
+    let mut cluster = Cluster::in_slices(4, 1 << 30, slice);
+    let is_first = |id: &ObjectId| {
+        let mut members = cluster.nodes[&NodeId(2)].members().clone();
+        let was_owned =
+            members.owners(id).contains(NodeId(1)) && members.owners(id).contains(NodeId(3));
+        members.remove(NodeId(1));
+        members.remove(NodeId(3));
+        was_owned && members.owners(id).primary == NodeId(4)
+    };
+    let ids = (0..).map(|group| named(&format!("group{group}/x")));
+    let mut ids: Vec<ObjectId> = ids.filter(is_first).take(6).collect();
+    ids.sort();
+    for id in &ids {
+        cluster.put_large(2, Some(&id.to_string()));
+    }
+    cluster.kill(1);
+    cluster.kill(3);
+    assert!(cluster.knows(4, &ids[0]) && !cluster.knows(4, &ids[5]));
+    (cluster, ids)
+}
+
+impl Cluster {
+    /// Whether an owner has a holder of the object.
+    fn knows(&self, owner: u64, id: &ObjectId) -> bool {
+        !self.nodes[&NodeId(owner)].directory().holders(id).is_empty()
+    }
+
+    fn work_off_all(&mut self) {
+        while let Some(at) = self.nodes[&NodeId(2)].walk.deadline() {
+            self.now = self.now.max(at);
+            self.wait(0);
+        }
+    }
+}
+
+#[test]
+fn new_owners_get_every_copy_and_serve_waiting_readers() {
+    let (mut cluster, ids) = with_new_owners();
+    let waits = cluster.get(4, &ids[5]);
+    assert!(!cluster.replies.contains_key(&waits));
+    cluster.work_off_all();
+    assert!(ids.iter().all(|id| cluster.knows(4, id)));
+    got(cluster.reply(waits));
+}
+
+#[test]
+fn an_object_deleted_before_its_re_announcement_does_not_return() {
+    let (mut cluster, ids) = with_new_owners();
+    let request = cluster.ask(2, Request::Delete { ids: vec![ids[5].clone()] });
+    assert_eq!(cluster.reply(request), &Ok(Reply::Done));
+    assert!(!cluster.has(2, &ids[5]));
+    cluster.work_off_all();
+    assert!(!cluster.has(2, &ids[5]) && !cluster.knows(4, &ids[5]));
+    assert!(ids[..5].iter().all(|id| cluster.has(2, id) && cluster.knows(4, id)));
+}
+
+#[test]
+fn a_copy_created_between_two_slices_is_announced_once() {
+    let (mut cluster, ids) = with_new_owners();
+    let id = cluster.put_large(4, None);
+    let reading = cluster.get(2, &id);
+    let instance = got(cluster.reply(reading));
+    cluster.ask(2, Request::Release { instance });
+    cluster.work_off_all();
+    assert_eq!(cluster.nodes[&NodeId(4)].directory().holders(&id), [NodeId(2), NodeId(4)]);
+    assert!(ids.iter().all(|id| cluster.knows(4, id)));
+}
+
+/// How many messages the longest event of a node sends while a member fails, another one joins and a third one
+/// reconnects.
+fn longest(node: &mut Node, now: &mut Instant) -> usize {
+    let member = |number: u64| Member {
+        id: NodeId(number),
+        address: ([10, 0, 0, 1], number as u16).into(),
+        place: None,
+    };
+    let mut longest = 0;
+    let mut handle = |node: &mut Node, event: Event, now: Instant| {
+        let mut actions = Vec::new();
+        node.handle(now, event, &mut actions);
+        let is_walk = |action: &&Action| match action {
+            Action::Send { message, .. } => {
+                !matches!(message, Message::Members(_) | Message::Down { .. } | Message::Swim(_))
+            }
+            _ => false,
+        };
+        longest = longest.max(actions.iter().filter(is_walk).count());
+    };
+    for event in [
+        Event::PeerUnreachable { node: NodeId(2), is_dead: true },
+        Event::PeerUp { member: member(5) },
+        Event::PeerReconnected { member: member(3) },
+    ] {
+        // Each comes while the walk for the one before is under way.
+        handle(node, event, *now);
+    }
+    while let Some(at) = node.walk.deadline() {
+        *now = at.max(*now);
+        handle(node, Event::DeadlinePassed, *now);
+    }
+    longest
+}
+
+/// Goal: no event of a membership change handles more than a slice, whatever is held here and elsewhere.
+/// Method: count the messages of each event, instead of its time.
+#[test]
+fn no_event_sends_more_than_a_slice_again() {
+    const EACH: u64 = 50;
+    let slice = Slice { entries: 4, pause_ns: 1000 };
+    let mut cluster = Cluster::in_slices(4, 1 << 30, slice);
+    let name = |kind: &str, number: u64| named(&format!("{kind}{number}/1"));
+    for number in 0..EACH {
+        cluster.put_large(1, Some(&name("copy", number).to_string()));
+        cluster.ask(1, Request::AcquireLease { id: name("lease", number) });
+        cluster.ask(1, Request::Get { id: name("read", number) });
+        let reserved = Request::Reserve { name: format!("reserved{number}/1").parse().ok() };
+        cluster.ask(1, reserved);
+        let id = cluster.put_large(1, None);
+        cluster.ask(1, Request::Replicate { id, replicas: 3 });
+    }
+    let ids = (0..EACH).map(|number| name("watched", number)).collect();
+    cluster.ask(1, Request::Wait { ids, count: 1 });
+    let (mut node, mut now) = (cluster.nodes.remove(&NodeId(1)).expect("node 1"), cluster.now);
+    // Both owners of an object, and what one object may need: an announcement, a lookup and a replica.
+    let most = 3 * 2 * slice.entries;
+    let sent = longest(&mut node, &mut now);
+    assert!(sent > 0 && sent <= most, "{sent} messages, at most {most} expected");
+}

@@ -1,0 +1,193 @@
+//! What new owners need after a membership change: everything that they hold for this node, a slice at a time.
+//!
+//! Nodes need no consensus on the membership: holders and requesters repeat what concerns the new owners, in the order of
+//! [`Stage`]. What waits for an owner comes before the copies, which may be very many.
+
+use super::Node;
+use crate::{
+    directory,
+    id::{Instance, ObjectId, RequestId},
+    machines::{
+        membership_change::MembershipChange,
+        walk::{Stage, Walk},
+    },
+    message::Message,
+    mutants::{self, Mutant},
+};
+
+impl Node {
+    /// Begins a walk for a membership change, or adds the change to the present one.
+    pub(super) fn members_changed(&mut self, mut change: MembershipChange) {
+        self.leaving.reannounce(&change, &mut self.world);
+        // A new change has one at most.
+        let rejoined = change.rejoined().next();
+        change.number =
+            self.update_directory(|directory, world| directory.members_changed(world, rejoined));
+        self.walk.note(change);
+        self.walk();
+    }
+
+    pub(super) fn expire_walk(&mut self) {
+        if self.walk.deadline().is_some_and(|at| at <= self.world.now()) {
+            self.walk();
+        }
+    }
+
+    /// Visits one slice.
+    fn walk(&mut self) {
+        let mut left = Walk::slice(&self.world);
+        while left > 0
+            && let Some((stage, change)) = self.walk.current()
+        {
+            if let Some(visited) = self.visit(stage, &change) {
+                self.walk.visited(visited);
+                left -= 1;
+            } else if let Some(number) = self.walk.next_stage() {
+                self.directory.changes_applied(number);
+            }
+        }
+        self.walk.pause(&self.world);
+    }
+
+    /// Sends to new owners what they need again about the next one of a kind. Returns `None` after the last one.
+    fn visit(&mut self, stage: Stage, change: &MembershipChange) -> Option<Stage> {
+        let world = &mut self.world;
+        Some(match stage {
+            Stage::Names(after) => {
+                let id = self.claims.next_reservation(after.as_ref())?;
+                self.claims.resend_reservation(&id, change, world);
+                Stage::Names(Some(id))
+            }
+            Stage::Leases(after) => {
+                let taken = self.client_leases.next_after(after.as_ref());
+                let owned = self.directory.next_lease(after.as_ref());
+                let lease = taken.into_iter().chain(owned).min()?;
+                self.client_leases.reannounce(&lease, change, world);
+                self.update_directory(|directory, world| directory.settle_lease(world, &lease));
+                Stage::Leases(Some(lease))
+            }
+            Stage::Jobs(after) => {
+                let job = self.directory.next_job(after.as_ref())?;
+                self.update_directory(|_, world| directory::notify_job_objects(&job, true, world));
+                Stage::Jobs(Some(job))
+            }
+            Stage::Prefixes(after) => {
+                let prefix = self.directory.next_prefix(after.as_ref())?;
+                self.directory.settle_prefix(&prefix, world.members());
+                Stage::Prefixes(Some(prefix))
+            }
+            Stage::Pulls(after) => {
+                let id = self.pulls.next_after(after.as_ref())?;
+                self.resend_pull(&id, change);
+                Stage::Pulls(Some(id))
+            }
+            Stage::Puts(after) => {
+                let instance = self.claims.next_put(after)?;
+                self.resend_put(instance, change);
+                Stage::Puts(Some(instance))
+            }
+            Stage::Watches(after) => {
+                let id = self.watches.next_after(after.as_ref())?;
+                self.watches.resend(&id, change, world);
+                Stage::Watches(Some(id))
+            }
+            Stage::Requests(after) => {
+                let request = self.requests.next_after(after)?;
+                self.resend_request(request, change);
+                Stage::Requests(Some(request))
+            }
+            Stage::Replicas(after) => {
+                let instance = self.replicas.next_after(after)?;
+                self.replicas.resend(instance, change, &mut self.requests, world);
+                Stage::Replicas(Some(instance))
+            }
+            Stage::Objects(after) => {
+                let held = self.copies.table().next_current(after.as_ref());
+                let owned = self.directory.next_entry(after.as_ref());
+                let id = held.into_iter().chain(owned).min()?.clone();
+                self.resend_object(&id, change);
+                Stage::Objects(Some(id))
+            }
+        })
+    }
+
+    /// Repeats the request for a source, after the announcement of the part that is here: an owner that gets a request for
+    /// the rest must have that.
+    fn resend_pull(&mut self, id: &ObjectId, change: &MembershipChange) {
+        if let Some(instance) = self.copies.current(id) {
+            self.reannounce_copy(instance, change);
+        }
+        if let Some(announce) = self.pending_announcement(id) {
+            for owner in change.new_owners(id, &self.world) {
+                self.world.send(owner, Message::Announce(announce.clone()));
+            }
+        }
+        if change.new_owner(id, &self.world).is_some() {
+            self.locate_again(id);
+        }
+    }
+
+    fn resend_put(&mut self, instance: Instance, change: &MembershipChange) {
+        match self.claims.why_without_slot(instance, &self.world) {
+            Some(error) => self.fail_put(instance, error),
+            None => {
+                let table = self.copies.table();
+                self.claims.resend_claim(instance, change, table, &mut self.world);
+            }
+        }
+    }
+
+    fn resend_request(&mut self, request: RequestId, change: &MembershipChange) {
+        for id in self.requests.unconfirmed_deletions(request) {
+            if change.new_owner(&id, &self.world).is_some() {
+                self.announce_before_deletion(&id);
+            }
+        }
+        self.requests.resend(request, change, &mut self.world);
+    }
+
+    fn resend_object(&mut self, id: &ObjectId, change: &MembershipChange) {
+        // That of a pull was announced with it, or since.
+        if let Some(instance) = self.copies.current(id)
+            && !self.pulls.contains(id)
+        {
+            self.reannounce_copy(instance, change);
+        }
+        self.update_directory(|directory, world| directory.settle(world, id));
+    }
+
+    /// Sends the reservation of a name to new owners before the object that is made under it, which they would otherwise
+    /// take for a claim.
+    pub(super) fn resend_name(&mut self, id: &ObjectId) {
+        if !self.walk.may_lack_names() {
+            return;
+        }
+        for change in self.walk.pending().iter().flatten() {
+            self.claims.resend_reservation(id, change, &mut self.world);
+        }
+    }
+
+    /// Announces the copy of an object that is about to be deleted first.
+    pub(super) fn announce_before_deletion(&mut self, id: &ObjectId) {
+        let Some(instance) = self.copies.current(id) else { return };
+        for change in self.walk.pending().iter().flatten() {
+            self.reannounce_copy(instance, change);
+        }
+    }
+
+    fn reannounce_copy(&mut self, instance: Instance, change: &MembershipChange) {
+        let is_current = |id: &ObjectId| self.copies.current(id) == Some(instance);
+        let copy = self.copies.get(instance).filter(|copy| is_current(&copy.id));
+        let Some(copy) = copy.filter(|_| !mutants::is_active(Mutant::NeverReannounces)) else {
+            return;
+        };
+        let new = change.new_owners(&copy.id, &self.world);
+        if new.is_empty() {
+            return;
+        }
+        let Some(announce) = self.announcement(instance) else { return };
+        for owner in new {
+            self.world.send(owner, Message::Announce(announce.clone()));
+        }
+    }
+}
