@@ -136,7 +136,7 @@ impl Shell {
             }
             Inspection::Metrics => {
                 let arena = self.transfers.store.arena.stats();
-                let status = describe::description(&machine.status(), network, arena).to_string();
+                let status = describe::description(&machine.status(), network, arena);
                 let peers = &network.traffic.values(machine.members());
                 report::metrics(recorder, me, &Parts { status, machine, peers })
             }

@@ -1,16 +1,14 @@
-//! The kinds of events, and how each is written.
-
-use std::fmt::Display;
+//! The kinds of events, with the fields of their rows.
 
 use hoplite_proto::{
     broadcast::Reason,
     id::{Instance, NodeId, ObjectId},
     message::FoldKey,
-    meta::Op,
     reduce::{cost::DegreeReason, shape::Degree},
 };
+use serde::{Serialize, Serializer};
 
-use super::json::Json;
+use super::json::{maybe, seconds, text, texts};
 
 /// The PID of a client's process, if known.
 pub(super) type Process = Option<u32>;
@@ -28,24 +26,12 @@ pub(super) fn beginning(text: &str) -> Box<str> {
 }
 
 /// What a request waits for.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
 pub(super) enum Subject {
     Nothing,
-    Object(ObjectId),
+    Object(#[serde(serialize_with = "text")] ObjectId),
     Prefix(Box<str>),
-}
-
-impl Subject {
-    pub(super) fn write(&self, json: &mut Json) {
-        json.maybe(
-            "ref",
-            match self {
-                Self::Nothing => None,
-                Self::Object(id) => Some(id),
-                Self::Prefix(prefix) => Some(prefix),
-            },
-        );
-    }
 }
 
 /// Why a source was chosen for a transfer.
@@ -75,14 +61,22 @@ impl Choice {
             Self::Ordered => return None,
         })
     }
+}
 
-    pub(super) fn write(self, json: &mut Json) {
-        json.text("choice", &self.index().map_or("ordered", |index| CHOICES[index]));
-        match self {
-            Self::Located(reason) => json.text("reason", &reason),
-            Self::Redirect => json.text("reason", &"the owner replaced its source"),
-            Self::Ordered => json.text("reason", &"it produces this part"),
+impl Serialize for Choice {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Row {
+            choice: &'static str,
+            reason: String,
         }
+        let choice = self.index().map_or("ordered", |index| CHOICES[index]);
+        let reason = match self {
+            Self::Located(reason) => reason.to_string(),
+            Self::Redirect => "the owner replaced its source".into(),
+            Self::Ordered => "it produces this part".into(),
+        };
+        Row { choice, reason }.serialize(serializer)
     }
 }
 
@@ -95,367 +89,233 @@ pub(super) const fn degree_name(degree: Degree) -> &'static str {
     }
 }
 
-/// The position of a fold: null for the calling node.
-pub(super) fn write_position(json: &mut Json, position: u32) {
-    let position = (position != FoldKey::RESULT).then_some(position);
-    match position {
-        Some(position) => json.number("position", position.into()),
-        None => json.maybe("position", None),
-    }
+/// Serializes the position of a fold: null for the calling node.
+pub(super) fn position_in_tree<S: Serializer>(
+    position: &u32,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    (*position != FoldKey::RESULT).then_some(*position).serialize(serializer)
 }
 
 /// One event.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
 pub(super) enum What {
     Put {
+        #[serde(rename = "ref", serialize_with = "text")]
         id: ObjectId,
         bytes: u64,
         process: Process,
     },
     Create {
+        #[serde(rename = "ref", serialize_with = "text")]
         id: ObjectId,
         bytes: u64,
         process: Process,
     },
     Seal {
+        #[serde(rename = "ref", serialize_with = "text")]
         id: ObjectId,
     },
     Delete {
+        #[serde(rename = "ref", serialize_with = "text")]
         id: ObjectId,
         process: Process,
     },
     ReduceBegin {
+        #[serde(serialize_with = "text")]
         result: ObjectId,
         count: u32,
         inputs: u32,
-        op: Op,
+        op: &'static str,
         process: Process,
     },
     Wait {
         verb: &'static str,
+        #[serde(rename = "ref")]
         subject: Subject,
         process: Process,
     },
     Reply {
         verb: &'static str,
+        #[serde(rename = "ref")]
         subject: Subject,
         process: Process,
+        #[serde(rename = "seconds", serialize_with = "seconds")]
         ns: u64,
         error: Option<Box<str>>,
     },
     Source {
+        #[serde(rename = "ref", serialize_with = "text")]
         id: ObjectId,
+        #[serde(serialize_with = "text")]
         source: NodeId,
+        #[serde(flatten)]
         choice: Choice,
     },
     Redirect {
+        #[serde(rename = "ref", serialize_with = "text")]
         id: ObjectId,
+        #[serde(serialize_with = "text")]
         before: NodeId,
+        #[serde(serialize_with = "text")]
         source: NodeId,
     },
     Locate {
+        #[serde(rename = "ref", serialize_with = "text")]
         id: ObjectId,
+        #[serde(serialize_with = "text")]
         reader: NodeId,
+        #[serde(serialize_with = "text")]
         source: NodeId,
     },
     Fetch {
+        #[serde(rename = "ref", serialize_with = "text")]
         id: ObjectId,
+        #[serde(serialize_with = "text")]
         instance: Instance,
+        #[serde(serialize_with = "text")]
         source: NodeId,
         bytes: u64,
         resumed: bool,
     },
     Fetched {
+        #[serde(rename = "ref", serialize_with = "text")]
         id: ObjectId,
+        #[serde(serialize_with = "text")]
         instance: Instance,
+        #[serde(serialize_with = "text")]
         source: NodeId,
         bytes: u64,
+        #[serde(rename = "seconds", serialize_with = "seconds")]
         ns: u64,
     },
     FetchFailed {
+        #[serde(rename = "ref", serialize_with = "text")]
         id: ObjectId,
+        #[serde(serialize_with = "text")]
         instance: Instance,
+        #[serde(serialize_with = "text")]
         source: NodeId,
         bytes: u64,
         received: u64,
-        not_here: bool,
+        why: &'static str,
     },
     Serve {
+        #[serde(rename = "ref", serialize_with = "text")]
         id: ObjectId,
+        #[serde(serialize_with = "text")]
         instance: Instance,
+        #[serde(serialize_with = "maybe")]
         reader: Option<NodeId>,
         relayed: bool,
     },
     Served {
+        #[serde(rename = "ref", serialize_with = "text")]
         id: ObjectId,
+        #[serde(serialize_with = "text")]
         instance: Instance,
+        #[serde(rename = "seconds", serialize_with = "seconds")]
         ns: u64,
     },
     Evicted {
         copies: u64,
     },
     Spill {
+        #[serde(rename = "ref", serialize_with = "text")]
         id: ObjectId,
         bytes: u64,
     },
     Spilled {
+        #[serde(rename = "ref", serialize_with = "text")]
         id: ObjectId,
+        #[serde(rename = "seconds", serialize_with = "seconds")]
         ns: u64,
     },
     SpillFailed {
+        #[serde(rename = "ref", serialize_with = "text")]
         id: ObjectId,
         why: Box<str>,
     },
     Unspill {
+        #[serde(rename = "ref", serialize_with = "text")]
         id: ObjectId,
         bytes: u64,
     },
     Unspilled {
+        #[serde(rename = "ref", serialize_with = "text")]
         id: ObjectId,
+        #[serde(rename = "seconds", serialize_with = "seconds")]
         ns: u64,
     },
     Degree {
+        #[serde(serialize_with = "text")]
         result: ObjectId,
-        degree: Degree,
+        degree: &'static str,
+        #[serde(serialize_with = "text")]
         reason: Box<DegreeReason>,
     },
     Ring {
+        #[serde(serialize_with = "text")]
         result: ObjectId,
         parts: u64,
     },
     Restart {
+        #[serde(serialize_with = "text")]
         result: ObjectId,
         epoch: u32,
         why: Box<str>,
     },
     Reduced {
+        #[serde(serialize_with = "text")]
         result: ObjectId,
+        #[serde(rename = "seconds", serialize_with = "seconds")]
         ns: u64,
         error: Option<Box<str>>,
     },
     Fold {
+        #[serde(serialize_with = "text")]
         result: ObjectId,
         epoch: u32,
+        #[serde(serialize_with = "position_in_tree")]
         position: u32,
+        parent: (),
+        #[serde(serialize_with = "texts")]
         children: Box<[NodeId]>,
+        #[serde(serialize_with = "texts")]
         inputs: Box<[ObjectId]>,
     },
     Folded {
+        #[serde(serialize_with = "text")]
         result: ObjectId,
         epoch: u32,
+        #[serde(serialize_with = "position_in_tree")]
         position: u32,
+        #[serde(rename = "seconds", serialize_with = "seconds")]
         ns: u64,
         error: Option<Box<str>>,
     },
     Member {
+        #[serde(serialize_with = "text")]
         node: NodeId,
         state: &'static str,
         why: Box<str>,
     },
     Corrupt {
+        #[serde(serialize_with = "text")]
         source: NodeId,
+        #[serde(rename = "ref", serialize_with = "maybe")]
         id: Option<ObjectId>,
     },
     Rejected {
+        #[serde(serialize_with = "text")]
         node: NodeId,
         message: &'static str,
     },
     Limit {
         limit: &'static str,
+        #[serde(serialize_with = "maybe")]
         node: Option<NodeId>,
         process: Process,
     },
-}
-
-fn display<T: Display>(value: &Option<T>) -> Option<&dyn Display> {
-    value.as_ref().map(|value| value as &dyn Display)
-}
-
-pub(super) fn write_process(json: &mut Json, process: Process) {
-    match process {
-        Some(pid) => json.number("process", pid.into()),
-        None => json.maybe("process", None),
-    }
-}
-
-impl What {
-    /// Writes the fields.
-    pub(super) fn write(&self, json: &mut Json) {
-        let kind = |json: &mut Json, name: &str| json.text("kind", &name);
-        let object = |json: &mut Json, name: &str, id: &ObjectId| {
-            json.text("kind", &name);
-            json.text("ref", id);
-        };
-        let reduce = |json: &mut Json, name: &str, result: &ObjectId| {
-            json.text("kind", &name);
-            json.text("result", result);
-        };
-        match self {
-            Self::Put { id, bytes, process } => {
-                object(json, "put", id);
-                json.number("bytes", *bytes);
-                write_process(json, *process);
-            }
-            Self::Create { id, bytes, process } => {
-                object(json, "create", id);
-                json.number("bytes", *bytes);
-                write_process(json, *process);
-            }
-            Self::Seal { id } => object(json, "seal", id),
-            Self::Delete { id, process } => {
-                object(json, "delete", id);
-                write_process(json, *process);
-            }
-            Self::ReduceBegin { result, count, inputs, op, process } => {
-                reduce(json, "reduce_begin", result);
-                json.number("count", (*count).into());
-                json.number("inputs", (*inputs).into());
-                json.text("op", &op.name());
-                write_process(json, *process);
-            }
-            Self::Wait { verb, subject, process } => {
-                kind(json, "wait");
-                json.text("verb", verb);
-                subject.write(json);
-                write_process(json, *process);
-            }
-            Self::Reply { verb, subject, process, ns, error } => {
-                kind(json, "reply");
-                json.text("verb", verb);
-                subject.write(json);
-                write_process(json, *process);
-                json.seconds("seconds", *ns);
-                json.maybe("error", display(error));
-            }
-            Self::Source { id, source, choice } => {
-                object(json, "source", id);
-                json.text("source", source);
-                choice.write(json);
-            }
-            Self::Redirect { id, before, source } => {
-                object(json, "redirect", id);
-                json.text("before", before);
-                json.text("source", source);
-            }
-            Self::Locate { id, reader, source } => {
-                object(json, "locate", id);
-                json.text("reader", reader);
-                json.text("source", source);
-            }
-            Self::Fetch { id, instance, source, bytes, resumed } => {
-                object(json, "fetch", id);
-                json.text("instance", instance);
-                json.text("source", source);
-                json.number("bytes", *bytes);
-                json.flag("resumed", *resumed);
-            }
-            Self::Fetched { id, instance, source, bytes, ns } => {
-                object(json, "fetched", id);
-                json.text("instance", instance);
-                json.text("source", source);
-                json.number("bytes", *bytes);
-                json.seconds("seconds", *ns);
-            }
-            Self::FetchFailed { id, instance, source, bytes, received, not_here } => {
-                object(json, "fetch_failed", id);
-                json.text("instance", instance);
-                json.text("source", source);
-                json.number("bytes", *bytes);
-                json.number("received", *received);
-                let why = if *not_here { "it has no such copy" } else { "the transfer broke" };
-                json.text("why", &why);
-            }
-            Self::Serve { id, instance, reader, relayed } => {
-                object(json, "serve", id);
-                json.text("instance", instance);
-                json.maybe("reader", display(reader));
-                json.flag("relayed", *relayed);
-            }
-            Self::Served { id, instance, ns } => {
-                object(json, "served", id);
-                json.text("instance", instance);
-                json.seconds("seconds", *ns);
-            }
-            Self::Evicted { copies } => {
-                kind(json, "evicted");
-                json.number("copies", *copies);
-            }
-            Self::Spill { id, bytes } => {
-                object(json, "spill", id);
-                json.number("bytes", *bytes);
-            }
-            Self::Unspill { id, bytes } => {
-                object(json, "unspill", id);
-                json.number("bytes", *bytes);
-            }
-            Self::Spilled { id, ns } => {
-                object(json, "spilled", id);
-                json.seconds("seconds", *ns);
-            }
-            Self::Unspilled { id, ns } => {
-                object(json, "unspilled", id);
-                json.seconds("seconds", *ns);
-            }
-            Self::SpillFailed { id, why } => {
-                object(json, "spill_failed", id);
-                json.text("why", why);
-            }
-            Self::Degree { result, degree, reason } => {
-                reduce(json, "degree", result);
-                json.text("degree", &degree_name(*degree));
-                json.text("reason", reason);
-            }
-            Self::Ring { result, parts } => {
-                reduce(json, "ring", result);
-                json.number("parts", *parts);
-            }
-            Self::Restart { result, epoch, why } => {
-                reduce(json, "restart", result);
-                json.number("epoch", (*epoch).into());
-                json.text("why", why);
-            }
-            Self::Reduced { result, ns, error } => {
-                reduce(json, "reduced", result);
-                json.seconds("seconds", *ns);
-                json.maybe("error", display(error));
-            }
-            Self::Fold { result, epoch, position, children, inputs } => {
-                reduce(json, "fold", result);
-                json.number("epoch", (*epoch).into());
-                write_position(json, *position);
-                json.maybe("parent", None);
-                json.texts("children", children);
-                json.texts("inputs", inputs);
-            }
-            Self::Folded { result, epoch, position, ns, error } => {
-                reduce(json, "folded", result);
-                json.number("epoch", (*epoch).into());
-                write_position(json, *position);
-                json.seconds("seconds", *ns);
-                json.maybe("error", display(error));
-            }
-            Self::Member { node, state, why } => {
-                kind(json, "member");
-                json.text("node", node);
-                json.text("state", state);
-                json.text("why", why);
-            }
-            Self::Corrupt { source, id } => {
-                kind(json, "corrupt");
-                json.text("source", source);
-                json.maybe("ref", display(id));
-            }
-            Self::Rejected { node, message } => {
-                kind(json, "rejected");
-                json.text("node", node);
-                json.text("message", message);
-            }
-            Self::Limit { limit, node, process } => {
-                kind(json, "limit");
-                json.text("limit", limit);
-                json.maybe("node", display(node));
-                write_process(json, *process);
-            }
-        }
-    }
 }

@@ -7,7 +7,7 @@ use hoplite_proto::{
     time::Instant,
 };
 
-use super::json::Json;
+use serde::Serialize;
 
 /// The upper bounds of the buckets are powers of two in microseconds, from 16 us to 17 s.
 const FIRST: u32 = 4;
@@ -77,18 +77,19 @@ impl Latencies {
         histogram.sum_ns = histogram.sum_ns.saturating_add(ns);
     }
 
-    pub(super) fn write(&self, json: &mut Json) {
-        for (name, histogram) in NAMES.iter().zip(&self.all) {
-            json.key(name).object(|json| {
-                json.key("bounds").list(|json| {
-                    (FIRST..=LAST).for_each(|bits| json.raw(&((1u64 << bits) as f64 / 1e6)));
-                });
-                json.key("counts").list(|json| {
-                    histogram.counts.iter().for_each(|count| json.raw(count));
-                });
-                json.seconds("sum", histogram.sum_ns);
-            });
+    /// The histograms as they are reported, by name.
+    pub(super) fn rows(&self) -> impl Iterator<Item = (&'static str, impl Serialize)> + Clone {
+        #[derive(Serialize)]
+        struct Row {
+            bounds: Vec<f64>,
+            counts: [u64; BUCKETS],
+            sum: f64,
         }
+        NAMES.into_iter().zip(&self.all).map(|(name, histogram)| {
+            let bounds = (FIRST..=LAST).map(|bits| (1u64 << bits) as f64 / 1e6).collect();
+            let sum = histogram.sum_ns as f64 / 1e9;
+            (name, Row { bounds, counts: histogram.counts, sum })
+        })
     }
 }
 

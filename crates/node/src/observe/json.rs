@@ -1,127 +1,96 @@
-//! Writes rows of JSON. Does not know what they mean.
+//! Writes reports as JSON, field by field. Does not know what they mean.
 
-use std::fmt::{self, Display, Write};
+use std::fmt::Display;
 
-/// JSON text that grows.
+use serde::{Serialize, Serializer};
+
+/// A JSON object that grows, so that its length is known while a list is written.
 #[derive(Debug, Default)]
-pub(super) struct Json(String);
+pub(super) struct Json(Vec<u8>);
 
-/// Escapes text inside quotation marks.
-struct Escaped<'a>(&'a mut String);
+/// Keys and values that are written as an object.
+pub(super) struct Map<I>(pub(super) I);
 
-impl Write for Escaped<'_> {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        for character in text.chars() {
-            match character {
-                '"' | '\\' => {
-                    self.0.push('\\');
-                    self.0.push(character);
-                }
-                control if control < ' ' => write!(self.0, "\\u{:04x}", u32::from(control))?,
-                other => self.0.push(other),
-            }
-        }
-        Ok(())
+impl<K: Serialize, V: Serialize, I: Iterator<Item = (K, V)> + Clone> Serialize for Map<I> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.clone())
     }
 }
 
+/// Serializes a value as its text.
+pub(super) fn text<T: Display, S: Serializer>(value: &T, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(value)
+}
+
+/// Serializes a value as its text, or null.
+pub(super) fn maybe<T: Display, S: Serializer>(
+    value: &Option<T>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    match value {
+        Some(value) => serializer.collect_str(value),
+        None => serializer.serialize_none(),
+    }
+}
+
+/// Serializes values as a list of their texts.
+pub(super) fn texts<T: Display, S: Serializer>(
+    values: &[T],
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(values.iter().map(ToString::to_string))
+}
+
+/// Serializes nanoseconds as seconds.
+pub(super) fn seconds<S: Serializer>(ns: &u64, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_f64(*ns as f64 / 1e9)
+}
+
 impl Json {
-    pub(super) fn len(&self) -> usize {
-        self.0.len()
+    /// Writes a field.
+    pub(super) fn field(&mut self, key: &str, value: impl Serialize) {
+        self.key(key);
+        self.value(&value);
     }
 
-    pub(super) fn into_text(self) -> String {
-        self.0
-    }
-
-    /// Writes `inside` between braces.
-    pub(super) fn object(&mut self, inside: impl FnOnce(&mut Self)) {
-        self.open('{');
-        inside(self);
-        self.close('}');
-    }
-
-    /// Writes `inside` between brackets.
-    pub(super) fn list(&mut self, inside: impl FnOnce(&mut Self)) {
-        self.open('[');
-        inside(self);
-        self.close(']');
-    }
-
-    fn open(&mut self, bracket: char) {
-        self.comma();
-        self.0.push(bracket);
-    }
-
-    fn close(&mut self, bracket: char) {
-        self.0.push(bracket);
-    }
-
-    fn comma(&mut self) {
-        if !matches!(self.0.bytes().last(), None | Some(b'{' | b'[' | b':')) {
-            self.0.push(',');
+    /// Writes a field with a list of rows, until it has about `bytes`. Returns the number of rows.
+    pub(super) fn list<T: Serialize>(
+        &mut self,
+        key: &str,
+        rows: impl Iterator<Item = T>,
+        bytes: usize,
+    ) -> usize {
+        self.key(key);
+        let (full, mut written) = (self.0.len() + bytes, 0);
+        self.0.push(b'[');
+        for row in rows {
+            if self.0.len() >= full {
+                break;
+            }
+            if written > 0 {
+                self.0.push(b',');
+            }
+            self.value(&row);
+            written += 1;
         }
+        self.0.push(b']');
+        written
     }
 
-    /// Begins a field; its value follows.
-    pub(super) fn key(&mut self, key: &str) -> &mut Self {
-        self.comma();
-        self.0.push('"');
-        self.0.push_str(key);
-        self.0.push_str("\":");
-        self
+    /// The text of the whole object.
+    pub(super) fn into_text(mut self) -> String {
+        self.0.push(b'}');
+        String::from_utf8(self.0).unwrap_or_default()
     }
 
-    /// Writes a value that is JSON already, such as a number.
-    pub(super) fn raw(&mut self, value: &dyn Display) {
-        self.comma();
-        // Writing to a String cannot fail.
-        let _ = write!(self.0, "{value}");
+    fn key(&mut self, key: &str) {
+        self.0.push(if self.0.is_empty() { b'{' } else { b',' });
+        self.value(&key);
+        self.0.push(b':');
     }
 
-    /// Writes a text value.
-    pub(super) fn quoted(&mut self, value: &dyn Display) {
-        self.comma();
-        self.0.push('"');
-        let _ = write!(Escaped(&mut self.0), "{value}");
-        self.0.push('"');
-    }
-
-    /// Writes a field with a text.
-    pub(super) fn text(&mut self, key: &str, value: &dyn Display) {
-        self.key(key).quoted(value);
-    }
-
-    /// Writes a field with a text, or null.
-    pub(super) fn maybe(&mut self, key: &str, value: Option<&dyn Display>) {
-        match value {
-            Some(value) => self.text(key, value),
-            None => self.key(key).raw(&"null"),
-        }
-    }
-
-    /// Writes a field with a number.
-    pub(super) fn number(&mut self, key: &str, value: u64) {
-        self.key(key).raw(&value);
-    }
-
-    /// Writes a field with a boolean.
-    pub(super) fn flag(&mut self, key: &str, value: bool) {
-        self.key(key).raw(&value);
-    }
-
-    /// Writes a field with nanoseconds as seconds.
-    pub(super) fn seconds(&mut self, key: &str, ns: u64) {
-        self.key(key).raw(&format_args!("{:.9}", ns as f64 / 1e9));
-    }
-
-    /// Writes a field with seconds, to the microsecond.
-    pub(super) fn time(&mut self, key: &str, seconds: f64) {
-        self.key(key).raw(&format_args!("{seconds:.6}"));
-    }
-
-    /// Writes a field with a list of texts.
-    pub(super) fn texts<T: Display>(&mut self, key: &str, values: &[T]) {
-        self.key(key).list(|json| values.iter().for_each(|value| json.quoted(value)));
+    fn value(&mut self, value: &impl Serialize) {
+        let written = serde_json::to_writer(&mut self.0, value);
+        debug_assert!(written.is_ok(), "{written:?}");
     }
 }

@@ -9,7 +9,7 @@ use hoplite_proto::{
 
 use super::{
     clients::{Clients, Lookup},
-    events::{Choice, Process, What, beginning},
+    events::{Choice, Process, What, beginning, degree_name},
     histogram::{Latencies, Latency, Question},
     ring::Events,
     running::{
@@ -272,7 +272,8 @@ impl Recorder {
         let Some(transfer) = self.running.transfers.get_mut(&instance) else { return };
         transfer.is_running = false;
         let (id, bytes, received) = (transfer.id.clone(), transfer.bytes, transfer.received);
-        self.record(What::FetchFailed { id, instance, source, bytes, received, not_here });
+        let why = if not_here { "it has no such copy" } else { "the transfer broke" };
+        self.record(What::FetchFailed { id, instance, source, bytes, received, why });
     }
 
     fn file_failed(&mut self, file: Option<FileTransfer>, why: &str) {
@@ -294,7 +295,7 @@ impl Recorder {
         let fold = Fold { result, children: own_children, inputs: own_inputs, since };
         insert_bounded(&mut self.running.folds, order.key, fold);
         let result = order.result.clone();
-        self.record(What::Fold { result, epoch, position, children, inputs });
+        self.record(What::Fold { result, epoch, position, parent: (), children, inputs });
     }
 
     fn fold_ended(&mut self, key: &FoldKey, failure: Option<&str>) {
@@ -330,7 +331,8 @@ impl Recorder {
             LogEvent::DegreeChosen { id, degree, reason } => {
                 let reason = Box::new(*reason);
                 self.reduce(id).shape = ReduceShape::Tree(*degree, reason.clone());
-                self.record(What::Degree { result: id.clone(), degree: *degree, reason });
+                let (result, degree) = (id.clone(), degree_name(*degree));
+                self.record(What::Degree { result, degree, reason });
             }
             LogEvent::RingChosen { id, parts } => {
                 self.totals.reduces_ring += 1;

@@ -6,8 +6,15 @@ use std::{
 };
 
 use hoplite_proto::{id::NodeId, node::Node as Machine, time::Instant};
+use serde::Serialize;
+use serde_json::{Value, json};
 
-use super::{json::Json, recorder::Recorder};
+use super::{
+    events::{CHOICES, What},
+    json::{Json, Map},
+    recorder::Recorder,
+    totals::{self, MEMBERSHIPS},
+};
 
 /// Maximum number of events in one report.
 const EVENTS_MAX: usize = 5000;
@@ -35,26 +42,35 @@ pub(crate) fn activity(
 ) -> String {
     let (now, unix) = clock(recorder);
     let mut json = Json::default();
+    json.field("time", now);
+    json.field("node", me.to_string());
+    json.field("first", recorder.events.first());
+    json.field("next", recorder.events.next());
     let limit = EVENTS_MAX.min(limit as usize);
-    json.object(|json| {
-        json.time("time", now);
-        json.text("node", &me);
-        json.number("first", recorder.events.first());
-        json.number("next", recorder.events.next());
-        json.key("events").list(|json| {
-            recorder.events.write(json, after, limit, EVENTS_BYTES_MAX, &unix);
-        });
-        recorder.running.write(json, &unix, |request| {
-            machine.wait_of(request).filter(|wait| wait.waited_ns >= DESCRIBED_AFTER_NS)
-        });
+    let events = recorder.events.since(after).take(limit).map(|(serial, (at, what))| Row {
+        serial,
+        time: unix(*at),
+        what,
+    });
+    json.list("events", events, EVENTS_BYTES_MAX);
+    recorder.running.write(&mut json, &unix, |request| {
+        machine.wait_of(request).filter(|wait| wait.waited_ns >= DESCRIBED_AFTER_NS)
     });
     json.into_text()
 }
 
+#[derive(Serialize)]
+struct Row<'a> {
+    serial: u64,
+    time: f64,
+    #[serde(flatten)]
+    what: &'a What,
+}
+
 /// What the rest of the node adds to its metrics.
 pub(crate) struct Parts<'a> {
-    /// The status, as JSON.
-    pub(crate) status: String,
+    /// The status.
+    pub(crate) status: Value,
     /// The state machine.
     pub(crate) machine: &'a Machine,
     /// Bytes received from each member, and sent to it.
@@ -63,40 +79,35 @@ pub(crate) struct Parts<'a> {
 
 /// Writes counters, latencies and the status.
 pub(crate) fn metrics(recorder: &Recorder, me: NodeId, parts: &Parts<'_>) -> String {
+    #[derive(Serialize)]
+    struct Totals<'a> {
+        #[serde(flatten)]
+        totals: &'a totals::Totals,
+        events: u64,
+    }
     let (now, unix) = clock(recorder);
     let mut json = Json::default();
-    json.object(|json| {
-        json.time("time", now);
-        json.text("node", &me);
-        json.text("version", &env!("CARGO_PKG_VERSION"));
-        json.time("started", unix(Instant(0)));
-        json.key("status").raw(&parts.status);
-        recorder.totals.write(json, recorder.events.next());
-        let census = parts.machine.table().census();
-        json.key("states").object(|json| {
-            for (name, objects, bytes) in census.states() {
-                json.key(name).object(|json| {
-                    json.number("objects", objects);
-                    json.number("bytes", bytes);
-                });
-            }
-        });
-        json.number("pins", census.pinned());
-        json.key("queues").object(|json| {
-            for (name, count) in parts.machine.queues() {
-                json.number(name, count);
-            }
-        });
-        json.key("peers").object(|json| {
-            for (node, (received, sent)) in parts.peers {
-                json.key(&node.to_string()).object(|json| {
-                    json.number("received", *received);
-                    json.number("sent", *sent);
-                });
-            }
-        });
-        json.key("latencies").object(|json| recorder.latencies.write(json));
-        recorder.running.write_reads(json, &unix);
+    json.field("time", now);
+    json.field("node", me.to_string());
+    json.field("version", env!("CARGO_PKG_VERSION"));
+    json.field("started", unix(Instant(0)));
+    json.field("status", &parts.status);
+    let totals = &recorder.totals;
+    json.field("totals", Totals { totals, events: recorder.events.next() });
+    json.field("choices", Map(CHOICES.iter().zip(totals.choices)));
+    json.field("memberships", Map(MEMBERSHIPS.iter().zip(totals.memberships)));
+    let census = parts.machine.table().census();
+    let states = census.states().map(|(name, objects, bytes)| {
+        (String::from(name), json!({ "objects": objects, "bytes": bytes }))
     });
+    json.field("states", states.collect::<serde_json::Map<String, Value>>());
+    json.field("pins", census.pinned());
+    json.field("queues", Map(parts.machine.queues().into_iter()));
+    let peers = parts.peers.iter().map(|(node, (received, sent))| {
+        (node.to_string(), json!({ "received": received, "sent": sent }))
+    });
+    json.field("peers", Map(peers));
+    json.field("latencies", Map(recorder.latencies.rows()));
+    recorder.running.write_reads(&mut json, &unix);
     json.into_text()
 }

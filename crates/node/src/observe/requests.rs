@@ -169,7 +169,7 @@ impl Recorder {
                 let (count, op) = open.reduce.unwrap_or((0, Op::Sum));
                 let inputs = u32::try_from(open.size).unwrap_or(u32::MAX);
                 self.reduce(id);
-                let result = id.clone();
+                let (result, op) = (id.clone(), op.name());
                 self.record(What::ReduceBegin { result, count, inputs, op, process });
             }
             _ => {}

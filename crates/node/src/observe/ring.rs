@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use hoplite_proto::time::Instant;
 
-use super::{events::What, json::Json};
+use super::events::What;
 
 /// Events kept: those of several minutes on a busy node. Each takes 90 bytes.
 pub(super) const EVENTS_MAX: usize = if cfg!(test) { 1 << 8 } else { 1 << 16 };
@@ -35,28 +35,11 @@ impl Events {
         self.next
     }
 
-    /// Writes events from number `after` on, oldest first, until there are `limit` or the text has `bytes`.
-    pub(super) fn write(
-        &self,
-        json: &mut Json,
-        after: u64,
-        limit: usize,
-        bytes: usize,
-        unix: impl Fn(Instant) -> f64,
-    ) {
-        let (first, full) = (self.first(), json.len() + bytes);
+    /// The events from number `after` on, oldest first, each with its number.
+    pub(super) fn since(&self, after: u64) -> impl Iterator<Item = (u64, &(Instant, What))> {
+        let first = self.first();
         let skip = after.saturating_sub(first).min(self.kept.len() as u64);
-        let asked = self.kept.range(skip as usize..).take(limit);
-        for (serial, (at, what)) in (first + skip..).zip(asked) {
-            if json.len() >= full {
-                return;
-            }
-            json.object(|json| {
-                json.number("serial", serial);
-                json.time("time", unix(*at));
-                what.write(json);
-            });
-        }
+        (first + skip..).zip(self.kept.range(skip as usize..))
     }
 
     #[cfg(test)]

@@ -1,6 +1,6 @@
 //! What runs on the node now: transfers, folds, reduces, waits, and what each process read last.
 
-use std::{cell::Cell, collections::HashMap, hash::Hash};
+use std::{collections::HashMap, hash::Hash};
 
 use hoplite_proto::{
     id::{ClientId, Instance, NodeId, ObjectId, RequestId, ServeId},
@@ -10,10 +10,11 @@ use hoplite_proto::{
     request::Waiting,
     time::Instant,
 };
+use serde::Serialize;
 
 use super::{
-    events::{Choice, Process, Subject, beginning, degree_name, write_position, write_process},
-    json::Json,
+    events::{Choice, Process, Subject, beginning, degree_name, position_in_tree},
+    json::{Json, text, texts},
 };
 
 /// Entries of what the state machine may never report as ended. Beyond this number they begin anew.
@@ -167,20 +168,18 @@ impl Running {
     }
 
     pub(super) fn write_reads(&self, json: &mut Json, unix: &dyn Fn(Instant) -> f64) {
-        let begin = json.len();
-        json.key("reads").list(|json| {
-            for (prefix, read) in self.reads.values().flatten() {
-                if json.len() > begin + ROWS_BYTES_MAX {
-                    break;
-                }
-                json.object(|json| {
-                    json.text("prefix", prefix);
-                    json.number("version", read.version);
-                    write_process(json, read.process);
-                    json.time("since", unix(read.since));
-                });
-            }
+        #[derive(Serialize)]
+        struct Row<'a> {
+            prefix: &'a str,
+            version: u64,
+            process: Process,
+            since: f64,
+        }
+        let rows = self.reads.values().flatten().map(|(prefix, read)| {
+            let Read { version, process, since } = *read;
+            Row { prefix, version, process, since: unix(since) }
         });
+        json.list("reads", rows, ROWS_BYTES_MAX);
     }
 
     /// Writes all lists, and how many rows of each were omitted.
@@ -190,98 +189,139 @@ impl Running {
         unix: &dyn Fn(Instant) -> f64,
         describe: impl Fn(RequestId) -> Option<Waiting>,
     ) {
-        let described = Cell::new(0);
         let transfers = self.transfers.iter().filter(|(_, transfer)| transfer.is_running);
-        let mut omitted = [0; 4];
-        omitted[0] = rows(
+        let transfers = rows(
             json,
             "transfers",
             transfers,
             |(_, it)| it.since,
-            |json, row| {
-                let (instance, transfer) = row;
-                json.text("ref", &transfer.id);
-                json.text("instance", instance);
-                json.text("source", &transfer.source);
-                transfer.choice.write(json);
-                json.number("bytes", transfer.bytes);
-                json.number("received", transfer.received);
-                json.time("since", unix(transfer.since));
+            |_, (instance, it)| TransferRow {
+                id: &it.id,
+                instance: *instance,
+                source: it.source,
+                choice: it.choice,
+                bytes: it.bytes,
+                received: it.received,
+                since: unix(it.since),
             },
         );
-        omitted[1] = rows(
+        let folds = rows(
             json,
             "folds",
             self.folds.iter(),
             |(_, it)| it.since,
-            |json, row| {
-                let (key, fold) = row;
-                json.text("result", &fold.result);
-                json.number("epoch", key.epoch.into());
-                write_position(json, key.position);
-                json.maybe("parent", None);
-                json.texts("children", &fold.children);
-                json.texts("inputs", &fold.inputs);
-                json.time("since", unix(fold.since));
+            |_, (key, it)| FoldRow {
+                result: &it.result,
+                epoch: key.epoch,
+                position: key.position,
+                parent: (),
+                children: &it.children,
+                inputs: &it.inputs,
+                since: unix(it.since),
             },
         );
-        omitted[2] = rows(
+        let reduces = rows(
             json,
             "reduces",
             self.reduces.iter(),
             |(_, it)| it.since,
-            |json, row| {
-                let (result, reduce) = row;
-                json.text("result", result);
-                json.number("epoch", reduce.epoch.into());
-                match &reduce.shape {
-                    ReduceShape::Unknown => {
-                        json.maybe("degree", None);
-                        json.text("reason", &"its inputs have not come");
-                    }
+            |_, (result, it)| {
+                let (degree, reason) = match &it.shape {
+                    ReduceShape::Unknown => (None, "its inputs have not come".into()),
                     ReduceShape::Tree(degree, reason) => {
-                        json.text("degree", &degree_name(*degree));
-                        json.text("reason", reason);
+                        (Some(degree_name(*degree).into()), reason.to_string())
                     }
-                    ReduceShape::Ring(parts) => {
-                        json.text("degree", &format_args!("ring of {parts}"));
-                        json.text("reason", &"most contributing nodes wait for the result");
-                    }
-                }
-                json.time("since", unix(reduce.since));
+                    ReduceShape::Ring(parts) => (
+                        Some(format!("ring of {parts}")),
+                        "most contributing nodes wait for the result".into(),
+                    ),
+                };
+                ReduceRow { result, epoch: it.epoch, degree, reason, since: unix(it.since) }
             },
         );
-        omitted[3] = rows(
+        // The oldest come first.
+        let waits = rows(
             json,
             "waits",
             self.waits.values(),
             |it| it.0.since,
-            |json, row| {
-                let (open, process) = row;
-                json.text("verb", &open.verb);
-                open.subject.write(json);
-                write_process(json, *process);
-                json.time("since", unix(open.since));
-                // The oldest come first.
-                described.set(described.get() + 1);
-                let wait = (described.get() <= DESCRIBED_MAX).then(|| describe(open.request));
-                let wait = wait.flatten();
-                let text = |text: &String| beginning(text);
-                let (what, state) = (
-                    wait.as_ref().map(|wait| text(&wait.what)),
-                    wait.as_ref().map(|wait| text(&wait.state)),
-                );
-                json.maybe("what", what.as_ref().map(|what| what as _));
-                json.maybe("state", state.as_ref().map(|state| state as _));
+            |index, (open, process)| {
+                let wait = (index < DESCRIBED_MAX).then(|| describe(open.request)).flatten();
+                let (what, state) = wait.map(|wait| (wait.what, wait.state)).unzip();
+                let text = |text: Option<String>| text.map(|text| beginning(&text));
+                WaitRow {
+                    verb: open.verb,
+                    subject: &open.subject,
+                    process: *process,
+                    since: unix(open.since),
+                    what: text(what),
+                    state: text(state),
+                }
             },
         );
         self.write_reads(json, unix);
-        json.key("omitted").object(|json| {
-            for (name, count) in ["transfers", "folds", "reduces", "waits"].iter().zip(omitted) {
-                json.number(name, count);
-            }
-        });
+        json.field("omitted", Omitted { transfers, folds, reduces, waits });
     }
+}
+
+#[derive(Serialize)]
+struct TransferRow<'a> {
+    #[serde(rename = "ref", serialize_with = "text")]
+    id: &'a ObjectId,
+    #[serde(serialize_with = "text")]
+    instance: Instance,
+    #[serde(serialize_with = "text")]
+    source: NodeId,
+    #[serde(flatten)]
+    choice: Choice,
+    bytes: u64,
+    received: u64,
+    since: f64,
+}
+
+#[derive(Serialize)]
+struct FoldRow<'a> {
+    #[serde(serialize_with = "text")]
+    result: &'a ObjectId,
+    epoch: u32,
+    #[serde(serialize_with = "position_in_tree")]
+    position: u32,
+    parent: (),
+    #[serde(serialize_with = "texts")]
+    children: &'a [NodeId],
+    #[serde(serialize_with = "texts")]
+    inputs: &'a [ObjectId],
+    since: f64,
+}
+
+#[derive(Serialize)]
+struct ReduceRow<'a> {
+    #[serde(serialize_with = "text")]
+    result: &'a ObjectId,
+    epoch: u32,
+    degree: Option<String>,
+    reason: String,
+    since: f64,
+}
+
+#[derive(Serialize)]
+struct WaitRow<'a> {
+    verb: &'static str,
+    #[serde(rename = "ref")]
+    subject: &'a Subject,
+    process: Process,
+    since: f64,
+    what: Option<Box<str>>,
+    state: Option<Box<str>>,
+}
+
+/// How many rows each list lacks.
+#[derive(Serialize)]
+struct Omitted {
+    transfers: usize,
+    folds: usize,
+    reduces: usize,
+    waits: usize,
 }
 
 /// Maximum number of waits that a report describes.
@@ -292,27 +332,15 @@ const ROWS_MAX: usize = 1000;
 const ROWS_BYTES_MAX: usize = 256 * 1024;
 
 /// Writes a list, the longest running first. Returns how many rows it omitted.
-fn rows<T: Copy>(
+fn rows<T: Copy, R: Serialize>(
     json: &mut Json,
     name: &str,
     all: impl Iterator<Item = T>,
     since: impl Fn(&T) -> Instant,
-    write: impl Fn(&mut Json, T),
-) -> u64 {
-    let all: Vec<T> = all.collect();
-    // Sorting numbers rather than rows keeps the library small.
-    let mut order: Vec<(u64, usize)> =
-        all.iter().enumerate().map(|(index, row)| (since(row).0, index)).collect();
-    order.sort_unstable();
-    let (begin, mut written) = (json.len(), 0);
-    json.key(name).list(|json| {
-        for (_, index) in order.iter().take(ROWS_MAX) {
-            if json.len() > begin + ROWS_BYTES_MAX {
-                break;
-            }
-            json.object(|json| write(json, all[*index]));
-            written += 1;
-        }
-    });
-    all.len() as u64 - written
+    row: impl Fn(usize, T) -> R,
+) -> usize {
+    let mut all: Vec<T> = all.collect();
+    all.sort_by_key(|row| since(row).0);
+    let first = all.iter().take(ROWS_MAX).enumerate();
+    all.len() - json.list(name, first.map(|(index, each)| row(index, *each)), ROWS_BYTES_MAX)
 }

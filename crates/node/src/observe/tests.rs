@@ -316,7 +316,7 @@ fn the_metrics_count_what_happened() {
     let mut scene = Scene::new();
     scene.put("a");
     scene.ask(Request::Delete { ids: vec![named("a")] });
-    let status = String::from("{}");
+    let status = serde_json::json!({});
     let parts = Parts { status, machine: &scene.machine, peers: &[(OTHER, (3, 4))].into() };
     let text = report::metrics(&scene.recorder, ME, &parts);
     let metrics: Value =
