@@ -531,6 +531,8 @@ pub enum LogEvent {
     ReduceEnded {
         /// The result.
         id: ObjectId,
+        /// When it began.
+        since: Instant,
         /// Why it failed; `None` if its result is complete.
         failure: Option<String>,
     },

@@ -275,7 +275,7 @@ impl Table {
                     (State::Flowing(_), _) => "arriving".into(),
                     (State::Folding, _) => "being reduced".into(),
                     (State::Complete, _)
-                        if matches!(residency, Residency::Pending | Residency::Restoring) =>
+                        if matches!(residency, Residency::Pending | Residency::Restoring(_)) =>
                     {
                         "read from disk".into()
                     }

@@ -175,7 +175,7 @@ impl World {
             let has_slot = host.slots.contains_key(&instance);
             let is_wrong = match copy.residency {
                 Residency::Disk => self.file_of(node, instance).is_none() || has_slot,
-                Residency::Restoring => self.file_of(node, instance).is_none(),
+                Residency::Restoring(_) => self.file_of(node, instance).is_none(),
                 Residency::Pending => false,
                 Residency::Memory => copy.is_complete() && copy.inline.is_none() && !has_slot,
             };

@@ -2,9 +2,27 @@
 
 use std::collections::HashMap;
 
-use hoplite_proto::id::{ClientId, NodeId, ObjectId, ServeId};
+use hoplite_proto::{
+    id::{ClientId, NodeId, ObjectId, RequestId, ServeId},
+    meta::Op,
+    time::Instant,
+};
 
-use super::{events::Process, running::OpenRequest};
+use super::events::{Process, Subject};
+
+/// A request of a client.
+#[derive(Debug)]
+pub(super) struct OpenRequest {
+    pub(super) request: RequestId,
+    pub(super) client: ClientId,
+    pub(super) verb: &'static str,
+    pub(super) subject: Subject,
+    pub(super) since: Instant,
+    /// Of a put: its size. Of a reduce: the number of inputs.
+    pub(super) size: u64,
+    /// Of a reduce: how many of them to fold, and the operation.
+    pub(super) reduce: Option<(u32, Op)>,
+}
 
 /// What is looked up in the rest of the node, only for what is recorded.
 pub(crate) trait Lookup {

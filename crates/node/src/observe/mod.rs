@@ -8,6 +8,7 @@ pub(crate) mod clients;
 mod events;
 mod histogram;
 mod json;
+mod reads;
 pub(crate) mod recorder;
 pub(crate) mod report;
 mod requests;

@@ -1,34 +1,62 @@
 //! Reads events and actions, and keeps what `inspect` reports.
+//!
+//! What an event ends is looked up in the state machine, which has not handled it yet.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    hash::Hash,
+};
 
 use hoplite_proto::{
-    id::{Instance, NodeId, ObjectId, RequestId},
+    id::{Instance, NodeId, ObjectId, RequestId, ServeId},
     message::{Announce, FoldKey, FoldOrder, Message, Source},
     node::{Action, Event, LimitSubject, LogEvent, Node as Machine},
+    table::{FileState, Residency},
     time::Instant,
 };
 
 use super::{
-    clients::{Clients, Lookup},
+    clients::{Clients, Lookup, OpenRequest},
     events::{Choice, Process, What, beginning, degree_name},
     histogram::{Latencies, Latency, Question},
+    reads::Reads,
     ring::Events,
-    running::{
-        FileTransfer, Fold, ReduceShape, Running, RunningReduce, Serve, Transfer, insert_bounded,
-    },
     suspects::Suspects,
     totals::Totals,
 };
 
-/// Inputs and children of one fold that are kept; a reduce may have 65 536.
+/// Inputs and children of one fold that are shown; a reduce may have 65 536.
 const INPUTS_MAX: usize = 32;
 const CHILDREN_MAX: usize = 256;
+
+/// Transfers whose end the state machine may never report. Beyond this number they begin anew.
+const UNENDED_MAX: usize = 16_384;
+
+/// A copy that arrives.
+#[derive(Debug)]
+pub(super) struct Transfer {
+    pub(super) id: ObjectId,
+    pub(super) source: NodeId,
+    pub(super) choice: Choice,
+    pub(super) bytes: u64,
+    pub(super) received: u64,
+    pub(super) since: Instant,
+    /// Whether it arrives now; otherwise it waits for another source.
+    pub(super) is_running: bool,
+}
 
 /// Everything recorded.
 #[derive(Debug, Default)]
 pub(crate) struct Recorder {
     pub(super) now: Instant,
     pub(super) events: Events,
-    pub(super) running: Running,
+    /// Copies that arrive.
+    pub(super) transfers: HashMap<Instance, Transfer>,
+    /// Sources that were chosen and have not begun to send.
+    chosen: HashMap<ObjectId, Choice>,
+    /// Requests without a reply.
+    pub(super) waits: BTreeMap<RequestId, (OpenRequest, Process)>,
+    pub(super) reads: Reads,
     pub(super) latencies: Latencies,
     pub(super) totals: Totals,
     pub(super) clients: Clients,
@@ -60,70 +88,33 @@ impl Recorder {
             }
             Event::DeadlinePassed => self.compare_suspects(machine),
             Event::ClientDisconnected { client, .. } => {
-                self.running.forget_reads(*client);
+                self.reads.forget(*client);
                 self.clients.forget(*client);
             }
             Event::FetchProgress { instance, received, missing, .. } => {
-                if let Some(transfer) = self.running.transfers.get_mut(instance) {
+                self.transfers.entry(*instance).and_modify(|transfer| {
                     transfer.bytes = transfer.bytes.max(received + missing);
                     transfer.received = transfer.bytes - missing;
-                }
+                });
             }
-            Event::Fetched { instance } => {
-                if let Some(transfer) = self.running.transfers.remove(instance) {
-                    let Transfer { id, source, bytes, since, .. } = transfer;
-                    let ns = now.since(since);
-                    self.record(What::Fetched { id, instance: *instance, source, bytes, ns });
-                }
-            }
+            Event::Fetched { instance } => self.fetched(*instance),
             Event::FetchFailed { instance, source, not_here } => {
                 self.fetch_failed(*instance, *source, *not_here);
             }
-            Event::FetchRequested { serve, id, instance } => {
-                let (reader, id) = (lookup.reader(*serve), id.clone());
-                let (instance, since) = (*instance, now);
-                let asked = Serve { id, instance, reader, since, is_granted: false };
-                insert_bounded(&mut self.running.serves, *serve, asked);
+            Event::ServeEnded { serve } => self.serve_ended(*serve, machine),
+            Event::Spilled { instance } | Event::Unspilled { instance } => {
+                self.file_ended(*instance, machine);
             }
-            Event::ServeEnded { serve } => {
-                if let Some(serve) = self.running.serves.remove(serve)
-                    && serve.is_granted
-                {
-                    let Serve { id, instance, since, .. } = serve;
-                    self.record(What::Served { id, instance, ns: now.since(since) });
-                }
+            Event::SpillFailed { instance, detail, .. }
+            | Event::UnspillFailed { instance, detail } => {
+                self.file_failed(*instance, detail, machine);
             }
-            Event::Spilled { instance } => {
-                if let Some(FileTransfer { id, bytes, since }) =
-                    self.running.spills.remove(instance)
-                {
-                    self.totals.spilled_bytes += bytes;
-                    self.record(What::Spilled { id, ns: now.since(since) });
-                }
-            }
-            Event::Unspilled { instance } => {
-                if let Some(FileTransfer { id, bytes, since }) =
-                    self.running.unspills.remove(instance)
-                {
-                    self.totals.unspilled_bytes += bytes;
-                    self.record(What::Unspilled { id, ns: now.since(since) });
-                }
-            }
-            Event::SpillFailed { instance, detail, .. } => {
-                let file = self.running.spills.remove(instance);
-                self.file_failed(file, detail);
-            }
-            Event::UnspillFailed { instance, detail } => {
-                let file = self.running.unspills.remove(instance);
-                self.file_failed(file, detail);
-            }
-            Event::FoldEnded { key, failure } => self.fold_ended(key, failure.as_deref()),
+            Event::FoldEnded { key, failure } => self.fold_ended(key, failure.as_deref(), machine),
             Event::BlockCorrupt { source } => {
                 self.record(What::Corrupt { source: *source, id: None });
             }
             Event::CopyCorrupt { instance, source } => {
-                let id = machine.table().get(*instance).map(|copy| copy.id.clone());
-                self.record(What::Corrupt { source: *source, id });
+                self.record(What::Corrupt { source: *source, id: id_of(*instance, machine) });
             }
             Event::InlineCorrupt { id, source } => {
                 self.record(What::Corrupt { source: *source, id: Some(id.clone()) });
@@ -142,10 +133,10 @@ impl Recorder {
             Action::Send { to, message } => self.sent(*to, message),
             Action::AddPeer(member) => self.member(member.id, "joined", ""),
             Action::FreeSlot { instance } => {
-                self.running.transfers.remove(instance);
+                self.transfers.remove(instance);
             }
             Action::StopFetch { instance } => {
-                if let Some(transfer) = self.running.transfers.get_mut(instance) {
+                if let Some(transfer) = self.transfers.get_mut(instance) {
                     transfer.is_running = false;
                 }
             }
@@ -160,28 +151,17 @@ impl Recorder {
                     &mut self.totals.serves_direct
                 };
                 *count += 1;
-                if let Some(serve) = self.running.serves.get_mut(serve) {
-                    (serve.is_granted, serve.since) = (true, self.now);
-                    let (id, reader) = (serve.id.clone(), serve.reader);
-                    let (instance, relayed) = (*instance, *relayed);
-                    self.record(What::Serve { id, instance, reader, relayed });
+                if let Some(id) = id_of(*instance, machine) {
+                    let (reader, relayed) = (lookup.reader(*serve), *relayed);
+                    self.record(What::Serve { id, instance: *instance, reader, relayed });
                 }
             }
-            Action::Refuse { serve } => {
-                self.running.serves.remove(serve);
-            }
             Action::Spill { kept } => {
-                let (id, bytes, since) = (kept.id.clone(), kept.meta.size, self.now);
-                let file = FileTransfer { id: id.clone(), bytes, since };
-                insert_bounded(&mut self.running.spills, kept.instance, file);
-                self.record(What::Spill { id, bytes });
+                self.record(What::Spill { id: kept.id.clone(), bytes: kept.meta.size });
             }
             Action::Unspill { instance } => {
                 if let Some(copy) = machine.table().get(*instance) {
-                    let (id, bytes, since) = (copy.id.clone(), copy.meta.size, self.now);
-                    let file = FileTransfer { id: id.clone(), bytes, since };
-                    insert_bounded(&mut self.running.unspills, *instance, file);
-                    self.record(What::Unspill { id, bytes });
+                    self.record(What::Unspill { id: copy.id.clone(), bytes: copy.meta.size });
                 }
             }
             Action::StartFold { order, .. } => self.start_fold(order, machine),
@@ -254,66 +234,77 @@ impl Recorder {
         is_ordered: bool,
         machine: &Machine,
     ) {
-        let before = self.running.transfers.get(&instance);
+        let before = self.transfers.get(&instance);
         let received = before.map_or(0, |before| before.received);
         let bytes = machine.table().get(instance).map_or(0, |copy| copy.meta.size);
         let usual = if is_ordered { Choice::Ordered } else { Choice::Redirect };
-        let choice = self.running.chosen.remove(id).unwrap_or(usual);
+        let choice = self.chosen.remove(id).unwrap_or(usual);
         let resumed = received > 0;
         self.totals.fetches_resumed += u64::from(resumed);
         let (since, is_running) = (self.now, true);
         let transfer =
             Transfer { id: id.clone(), source, choice, bytes, received, since, is_running };
-        insert_bounded(&mut self.running.transfers, instance, transfer);
+        insert_bounded(&mut self.transfers, instance, transfer);
         self.record(What::Fetch { id: id.clone(), instance, source, bytes, resumed });
     }
 
+    fn fetched(&mut self, instance: Instance) {
+        let Some(transfer) = self.transfers.remove(&instance) else { return };
+        let Transfer { id, source, bytes, since, .. } = transfer;
+        self.record(What::Fetched { id, instance, source, bytes, ns: self.now.since(since) });
+    }
+
     fn fetch_failed(&mut self, instance: Instance, source: NodeId, not_here: bool) {
-        let Some(transfer) = self.running.transfers.get_mut(&instance) else { return };
+        let Some(transfer) = self.transfers.get_mut(&instance) else { return };
         transfer.is_running = false;
         let (id, bytes, received) = (transfer.id.clone(), transfer.bytes, transfer.received);
         let why = if not_here { "it has no such copy" } else { "the transfer broke" };
         self.record(What::FetchFailed { id, instance, source, bytes, received, why });
     }
 
-    fn file_failed(&mut self, file: Option<FileTransfer>, why: &str) {
-        if let Some(FileTransfer { id, .. }) = file {
-            self.record(What::SpillFailed { id, why: beginning(why) });
+    fn serve_ended(&mut self, serve: ServeId, machine: &Machine) {
+        let Some((instance, since)) = machine.running_serve(serve) else { return };
+        if let Some(id) = id_of(instance, machine) {
+            self.record(What::Served { id, instance, ns: self.now.since(since) });
+        }
+    }
+
+    /// A copy is in its file, or back in memory.
+    fn file_ended(&mut self, instance: Instance, machine: &Machine) {
+        let Some(copy) = machine.table().get(instance) else { return };
+        let (id, bytes) = (copy.id.clone(), copy.meta.size);
+        if let FileState::Writing(since) = copy.file_state {
+            self.totals.spilled_bytes += bytes;
+            self.record(What::Spilled { id, ns: self.now.since(since) });
+        } else if let Residency::Restoring(since) = copy.residency {
+            self.totals.unspilled_bytes += bytes;
+            self.record(What::Unspilled { id, ns: self.now.since(since) });
+        }
+    }
+
+    fn file_failed(&mut self, instance: Instance, why: &str, machine: &Machine) {
+        let Some(copy) = machine.table().get(instance) else { return };
+        if matches!(copy.file_state, FileState::Writing(_))
+            || matches!(copy.residency, Residency::Restoring(_))
+        {
+            self.record(What::SpillFailed { id: copy.id.clone(), why: beginning(why) });
         }
     }
 
     fn start_fold(&mut self, order: &FoldOrder, machine: &Machine) {
-        let name = |input: &Instance| machine.table().get(*input).map(|copy| copy.id.clone());
-        let inputs: Box<[ObjectId]> =
-            order.inputs.iter().take(INPUTS_MAX).filter_map(name).collect();
-        let children: Box<[NodeId]> =
-            order.children.iter().take(CHILDREN_MAX).map(|(node, _)| *node).collect();
         let FoldKey { epoch, position, .. } = order.key;
         self.totals.folds += 1;
-        let (result, since) = (order.result.clone(), self.now);
-        let (own_children, own_inputs) = (children.clone(), inputs.clone());
-        let fold = Fold { result, children: own_children, inputs: own_inputs, since };
-        insert_bounded(&mut self.running.folds, order.key, fold);
         let result = order.result.clone();
+        let (children, inputs) = (children(&order.children), inputs(&order.inputs, machine));
         self.record(What::Fold { result, epoch, position, parent: (), children, inputs });
     }
 
-    fn fold_ended(&mut self, key: &FoldKey, failure: Option<&str>) {
+    fn fold_ended(&mut self, key: &FoldKey, failure: Option<&str>, machine: &Machine) {
         self.totals.folds_failed += u64::from(failure.is_some());
-        let Some(Fold { result, since, .. }) = self.running.folds.remove(key) else { return };
-        let (epoch, position, ns) = (key.epoch, key.position, self.now.since(since));
-        let error = failure.map(beginning);
+        let Some(fold) = machine.running_fold(key) else { return };
+        let (result, ns) = (fold.result.clone(), self.now.since(fold.since));
+        let (epoch, position, error) = (key.epoch, key.position, failure.map(beginning));
         self.record(What::Folded { result, epoch, position, ns, error });
-    }
-
-    /// The reduce of a result, which begins now if it is not known.
-    pub(super) fn reduce(&mut self, result: &ObjectId) -> &mut RunningReduce {
-        let since = self.now;
-        self.running.reduces.entry(result.clone()).or_insert(RunningReduce {
-            epoch: 0,
-            shape: ReduceShape::Unknown,
-            since,
-        })
     }
 
     fn noted(&mut self, note: &LogEvent, lookup: &impl Lookup) {
@@ -329,25 +320,20 @@ impl Recorder {
                 self.record(What::Redirect { id, before, source });
             }
             LogEvent::DegreeChosen { id, degree, reason } => {
-                let reason = Box::new(*reason);
-                self.reduce(id).shape = ReduceShape::Tree(*degree, reason.clone());
                 let (result, degree) = (id.clone(), degree_name(*degree));
+                let reason = Box::new(*reason);
                 self.record(What::Degree { result, degree, reason });
             }
             LogEvent::RingChosen { id, parts } => {
                 self.totals.reduces_ring += 1;
-                self.reduce(id).shape = ReduceShape::Ring(*parts as u64);
                 self.record(What::Ring { result: id.clone(), parts: *parts as u64 });
             }
             LogEvent::ReduceRestarted { id, epoch, detail } => {
-                self.reduce(id).epoch = epoch + 1;
                 let (result, epoch, why) = (id.clone(), *epoch, beginning(detail));
                 self.record(What::Restart { result, epoch, why });
             }
-            LogEvent::ReduceEnded { id, failure } => {
-                let known = self.running.reduces.remove(id);
-                let ns = known.map_or(0, |reduce| self.now.since(reduce.since));
-                let error = failure.as_deref().map(beginning);
+            LogEvent::ReduceEnded { id, since, failure } => {
+                let (ns, error) = (self.now.since(*since), failure.as_deref().map(beginning));
                 self.record(What::Reduced { result: id.clone(), ns, error });
             }
             LogEvent::MemberRemoved { node, how, reason } => self.member(*node, how, reason),
@@ -372,7 +358,7 @@ impl Recorder {
 
     /// The verb of a request that waits, and the process of its client.
     pub(crate) fn wait(&self, request: RequestId) -> (&'static str, Process) {
-        let found = self.running.waits.get(&request);
+        let found = self.waits.get(&request);
         found.map_or(("request", None), |(open, process)| (open.verb, *process))
     }
 
@@ -380,6 +366,29 @@ impl Recorder {
         if let Some(index) = choice.index() {
             self.totals.choices[index] += 1;
         }
-        insert_bounded(&mut self.running.chosen, id.clone(), choice);
+        insert_bounded(&mut self.chosen, id.clone(), choice);
     }
+}
+
+/// Inserts an entry whose end may never be seen.
+fn insert_bounded<K: Eq + Hash, V>(all: &mut HashMap<K, V>, key: K, value: V) {
+    if all.len() >= UNENDED_MAX {
+        all.clear();
+    }
+    all.insert(key, value);
+}
+
+/// The object of a copy.
+pub(super) fn id_of(instance: Instance, machine: &Machine) -> Option<ObjectId> {
+    machine.table().get(instance).map(|copy| copy.id.clone())
+}
+
+/// The first inputs of a fold.
+pub(super) fn inputs(all: &[Instance], machine: &Machine) -> Box<[ObjectId]> {
+    all.iter().take(INPUTS_MAX).filter_map(|input| id_of(*input, machine)).collect()
+}
+
+/// The nodes of a fold's first children.
+pub(super) fn children(all: &[(NodeId, u32)]) -> Box<[NodeId]> {
+    all.iter().take(CHILDREN_MAX).map(|(node, _)| *node).collect()
 }

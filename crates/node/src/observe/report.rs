@@ -13,6 +13,7 @@ use super::{
     events::{CHOICES, What},
     json::{Json, Map},
     recorder::Recorder,
+    running::{self, ROWS_BYTES_MAX},
     totals::{self, MEMBERSHIPS},
 };
 
@@ -21,9 +22,6 @@ const EVENTS_MAX: usize = 5000;
 
 /// Bytes of events in one report, about; a report with all its lists fits into a message.
 const EVENTS_BYTES_MAX: usize = 2 << 20;
-
-/// Time after which a report describes what a request waits for: one second.
-const DESCRIBED_AFTER_NS: u64 = 1_000_000_000;
 
 /// Converts times of the state machine to seconds since 1970.
 fn clock(recorder: &Recorder) -> (f64, impl Fn(Instant) -> f64 + use<>) {
@@ -53,9 +51,7 @@ pub(crate) fn activity(
         what,
     });
     json.list("events", events, EVENTS_BYTES_MAX);
-    recorder.running.write(&mut json, &unix, |request| {
-        machine.wait_of(request).filter(|wait| wait.waited_ns >= DESCRIBED_AFTER_NS)
-    });
+    running::write(&mut json, recorder, machine, &unix);
     json.into_text()
 }
 
@@ -108,6 +104,6 @@ pub(crate) fn metrics(recorder: &Recorder, me: NodeId, parts: &Parts<'_>) -> Str
     });
     json.field("peers", Map(peers));
     json.field("latencies", Map(recorder.latencies.rows()));
-    recorder.running.write_reads(&mut json, &unix);
+    json.list("reads", recorder.reads.rows(&unix), ROWS_BYTES_MAX);
     json.into_text()
 }

@@ -11,11 +11,10 @@ use hoplite_proto::{
 };
 
 use super::{
-    clients::Lookup,
+    clients::{Lookup, OpenRequest},
     events::{Subject, What, beginning},
     histogram::Latency,
     recorder::Recorder,
-    running::OpenRequest,
 };
 
 /// Deletions of one request that become events.
@@ -91,7 +90,7 @@ impl Recorder {
             let (verb, subject) = (open.verb, open.subject.clone());
             self.events.push(open.since, What::Wait { verb, subject, process });
         }
-        self.running.waits.insert(open.request, (open, process));
+        self.waits.insert(open.request, (open, process));
     }
 
     pub(super) fn replied(
@@ -104,8 +103,8 @@ impl Recorder {
         let has_waited = current.is_none();
         let (open, known) = match current {
             Some(open) => (open, None),
-            None if self.running.waits.is_empty() => return,
-            None => match self.running.waits.remove(&request) {
+            None if self.waits.is_empty() => return,
+            None => match self.waits.remove(&request) {
                 Some((open, process)) => (open, Some(process)),
                 None => return,
             },
@@ -143,9 +142,9 @@ impl Recorder {
                     && let Some(version) = name.version()
                 {
                     self.clients.last_read = Some((open.client, id.clone()));
-                    let Self { running, clients, now, .. } = self;
+                    let Self { reads, clients, now, .. } = self;
                     let process = || clients.process(open.client, lookup);
-                    running.read(*now, open.client, name.group(), version, process);
+                    reads.note(*now, open.client, name.group(), version, process);
                 }
             }
             Reply::Put { .. } if open.verb == "seal" => {
@@ -168,7 +167,6 @@ impl Recorder {
                 let process = self.clients.process(open.client, lookup);
                 let (count, op) = open.reduce.unwrap_or((0, Op::Sum));
                 let inputs = u32::try_from(open.size).unwrap_or(u32::MAX);
-                self.reduce(id);
                 let (result, op) = (id.clone(), op.name());
                 self.record(What::ReduceBegin { result, count, inputs, op, process });
             }

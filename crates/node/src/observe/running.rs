@@ -1,267 +1,74 @@
-//! What runs on the node now: transfers, folds, reduces, waits, and what each process read last.
+//! What runs on the node now, as rows: transfers, folds and reduces, and requests that wait.
 
-use std::{collections::HashMap, hash::Hash};
+use std::time::Duration;
 
 use hoplite_proto::{
-    id::{ClientId, Instance, NodeId, ObjectId, RequestId, ServeId},
+    id::{Instance, NodeId, ObjectId},
     message::FoldKey,
-    meta::Op,
-    reduce::{cost::DegreeReason, shape::Degree},
+    node::{Fold, Node as Machine},
+    reduce::{Reduce, ReduceShape},
     request::Waiting,
     time::Instant,
 };
 use serde::Serialize;
 
 use super::{
+    clients::OpenRequest,
     events::{Choice, Process, Subject, beginning, degree_name, position_in_tree},
-    json::{Json, text, texts},
+    json::{Json, Map, text, texts},
+    recorder::{Recorder, Transfer, children, inputs},
 };
 
-/// Entries of what the state machine may never report as ended. Beyond this number they begin anew.
-pub(super) const UNENDED_MAX: usize = 16_384;
+/// Number of rows, and about the number of bytes, of one list.
+const ROWS_MAX: usize = 1000;
+pub(super) const ROWS_BYTES_MAX: usize = 256 * 1024;
 
-/// Number of prefixes whose newest read version is remembered.
-const READS_MAX: usize = 1024;
+/// Maximum number of waits that a report describes, those of one second or more. It begins no description once they
+/// have taken a millisecond: one that lists missing objects may have tens of thousands.
+const DESCRIBED_MAX: usize = 100;
+const DESCRIBED_AFTER_NS: u64 = 1_000_000_000;
+const DESCRIBE_TIME_MAX: Duration = Duration::from_millis(1);
 
-/// A copy that arrives.
-#[derive(Debug)]
-pub(super) struct Transfer {
-    pub(super) id: ObjectId,
-    pub(super) source: NodeId,
-    pub(super) choice: Choice,
-    pub(super) bytes: u64,
-    pub(super) received: u64,
-    pub(super) since: Instant,
-    /// Whether it arrives now; otherwise it waits for another source.
-    pub(super) is_running: bool,
+/// Converts times of the state machine to seconds since 1970.
+type Unix<'a> = &'a dyn Fn(Instant) -> f64;
+
+/// Writes all lists, and how many rows of each were omitted.
+pub(super) fn write(json: &mut Json, recorder: &Recorder, machine: &Machine, unix: Unix<'_>) {
+    let transfers = || recorder.transfers.iter().filter(|(_, transfer)| transfer.is_running);
+    let all = [
+        (transfers().count(), {
+            let rows = transfers().map(|(instance, it)| TransferRow::of(*instance, it, unix));
+            list(json, "transfers", rows)
+        }),
+        (machine.running_folds().count(), {
+            let rows =
+                machine.running_folds().map(|(key, fold)| FoldRow::of(key, fold, machine, unix));
+            list(json, "folds", rows)
+        }),
+        (machine.reduces().count(), {
+            list(json, "reduces", machine.reduces().map(|reduce| ReduceRow::of(reduce, unix)))
+        }),
+        (recorder.waits.len(), {
+            let until = std::time::Instant::now() + DESCRIBE_TIME_MAX;
+            let rows = recorder.waits.values().enumerate().map(|(index, (open, process))| {
+                let is_old = recorder.now.since(open.since) >= DESCRIBED_AFTER_NS;
+                let may_describe = is_old && index < DESCRIBED_MAX;
+                let is_described = may_describe && std::time::Instant::now() < until;
+                let wait = is_described.then(|| machine.wait_of(open.request)).flatten();
+                WaitRow::of(open, *process, wait, unix)
+            });
+            list(json, "waits", rows)
+        }),
+    ];
+    json.list("reads", recorder.reads.rows(unix), ROWS_BYTES_MAX);
+    let omitted = all.map(|(all, written)| all - written);
+    let names = ["transfers", "folds", "reduces", "waits"];
+    json.field("omitted", Map(names.into_iter().zip(omitted)));
 }
 
-/// A copy that is sent.
-#[derive(Debug)]
-pub(super) struct Serve {
-    pub(super) id: ObjectId,
-    pub(super) instance: Instance,
-    pub(super) reader: Option<NodeId>,
-    pub(super) since: Instant,
-    pub(super) is_granted: bool,
-}
-
-#[derive(Debug)]
-pub(super) struct Fold {
-    pub(super) result: ObjectId,
-    pub(super) children: Box<[NodeId]>,
-    pub(super) inputs: Box<[ObjectId]>,
-    pub(super) since: Instant,
-}
-
-/// A reduce of a client of this node.
-#[derive(Debug)]
-pub(super) struct RunningReduce {
-    pub(super) epoch: u32,
-    pub(super) shape: ReduceShape,
-    pub(super) since: Instant,
-}
-
-#[derive(Debug)]
-pub(super) enum ReduceShape {
-    /// Its inputs have not come.
-    Unknown,
-    Tree(Degree, Box<DegreeReason>),
-    Ring(u64),
-}
-
-/// A request of a client.
-#[derive(Debug)]
-pub(super) struct OpenRequest {
-    pub(super) request: RequestId,
-    pub(super) client: ClientId,
-    pub(super) verb: &'static str,
-    pub(super) subject: Subject,
-    pub(super) since: Instant,
-    /// Of a put: its size. Of a reduce: the number of inputs.
-    pub(super) size: u64,
-    /// Of a reduce: how many of them to fold, and the operation.
-    pub(super) reduce: Option<(u32, Op)>,
-}
-
-/// A file that is written or read.
-#[derive(Debug)]
-pub(super) struct FileTransfer {
-    pub(super) id: ObjectId,
-    pub(super) bytes: u64,
-    pub(super) since: Instant,
-}
-
-/// The newest version of a prefix that a process read.
-#[derive(Debug)]
-struct Read {
-    version: u64,
-    process: Process,
-    since: Instant,
-}
-
-#[derive(Debug, Default)]
-pub(super) struct Running {
-    pub(super) transfers: HashMap<Instance, Transfer>,
-    pub(super) serves: HashMap<ServeId, Serve>,
-    pub(super) folds: HashMap<FoldKey, Fold>,
-    pub(super) reduces: HashMap<ObjectId, RunningReduce>,
-    pub(super) waits: HashMap<RequestId, (OpenRequest, Process)>,
-    pub(super) spills: HashMap<Instance, FileTransfer>,
-    pub(super) unspills: HashMap<Instance, FileTransfer>,
-    /// Sources that were chosen and have not begun to send.
-    pub(super) chosen: HashMap<ObjectId, Choice>,
-    reads: HashMap<ClientId, HashMap<Box<str>, Read>>,
-    reads_count: usize,
-}
-
-/// Inserts an entry whose end may never be seen.
-pub(super) fn insert_bounded<K: Eq + Hash, V>(all: &mut HashMap<K, V>, key: K, value: V) {
-    if all.len() >= UNENDED_MAX {
-        all.clear();
-    }
-    all.insert(key, value);
-}
-
-impl Running {
-    /// A client got this version.
-    pub(super) fn read(
-        &mut self,
-        now: Instant,
-        client: ClientId,
-        prefix: &str,
-        version: u64,
-        process: impl FnOnce() -> Process,
-    ) {
-        let known = self.reads.get_mut(&client).and_then(|all| all.get_mut(prefix));
-        if let Some(known) = known {
-            if version > known.version {
-                (known.version, known.since) = (version, now);
-            }
-            return;
-        }
-        if self.reads_count >= READS_MAX {
-            self.drop_old_reads();
-        }
-        let read = Read { version, process: process(), since: now };
-        self.reads.entry(client).or_default().insert(prefix.into(), read);
-        self.reads_count += 1;
-    }
-
-    /// Drops the older half: a client may get objects of ever new prefixes.
-    fn drop_old_reads(&mut self) {
-        let all = self.reads.values().flat_map(HashMap::values);
-        let mut times: Vec<(u64, usize)> = all.map(|read| (read.since.0, 0)).collect();
-        times.sort_unstable();
-        let middle = times[times.len() / 2].0;
-        self.reads_count = 0;
-        for prefixes in self.reads.values_mut() {
-            prefixes.retain(|_, read| read.since.0 > middle);
-            self.reads_count += prefixes.len();
-        }
-    }
-
-    pub(super) fn forget_reads(&mut self, client: ClientId) {
-        if !self.reads.is_empty() {
-            self.reads_count -= self.reads.remove(&client).map_or(0, |all| all.len());
-        }
-    }
-
-    pub(super) fn write_reads(&self, json: &mut Json, unix: &dyn Fn(Instant) -> f64) {
-        #[derive(Serialize)]
-        struct Row<'a> {
-            prefix: &'a str,
-            version: u64,
-            process: Process,
-            since: f64,
-        }
-        let rows = self.reads.values().flatten().map(|(prefix, read)| {
-            let Read { version, process, since } = *read;
-            Row { prefix, version, process, since: unix(since) }
-        });
-        json.list("reads", rows, ROWS_BYTES_MAX);
-    }
-
-    /// Writes all lists, and how many rows of each were omitted.
-    pub(super) fn write(
-        &self,
-        json: &mut Json,
-        unix: &dyn Fn(Instant) -> f64,
-        describe: impl Fn(RequestId) -> Option<Waiting>,
-    ) {
-        let transfers = self.transfers.iter().filter(|(_, transfer)| transfer.is_running);
-        let transfers = rows(
-            json,
-            "transfers",
-            transfers,
-            |(_, it)| it.since,
-            |_, (instance, it)| TransferRow {
-                id: &it.id,
-                instance: *instance,
-                source: it.source,
-                choice: it.choice,
-                bytes: it.bytes,
-                received: it.received,
-                since: unix(it.since),
-            },
-        );
-        let folds = rows(
-            json,
-            "folds",
-            self.folds.iter(),
-            |(_, it)| it.since,
-            |_, (key, it)| FoldRow {
-                result: &it.result,
-                epoch: key.epoch,
-                position: key.position,
-                parent: (),
-                children: &it.children,
-                inputs: &it.inputs,
-                since: unix(it.since),
-            },
-        );
-        let reduces = rows(
-            json,
-            "reduces",
-            self.reduces.iter(),
-            |(_, it)| it.since,
-            |_, (result, it)| {
-                let (degree, reason) = match &it.shape {
-                    ReduceShape::Unknown => (None, "its inputs have not come".into()),
-                    ReduceShape::Tree(degree, reason) => {
-                        (Some(degree_name(*degree).into()), reason.to_string())
-                    }
-                    ReduceShape::Ring(parts) => (
-                        Some(format!("ring of {parts}")),
-                        "most contributing nodes wait for the result".into(),
-                    ),
-                };
-                ReduceRow { result, epoch: it.epoch, degree, reason, since: unix(it.since) }
-            },
-        );
-        // The oldest come first.
-        let waits = rows(
-            json,
-            "waits",
-            self.waits.values(),
-            |it| it.0.since,
-            |index, (open, process)| {
-                let wait = (index < DESCRIBED_MAX).then(|| describe(open.request)).flatten();
-                let (what, state) = wait.map(|wait| (wait.what, wait.state)).unzip();
-                let text = |text: Option<String>| text.map(|text| beginning(&text));
-                WaitRow {
-                    verb: open.verb,
-                    subject: &open.subject,
-                    process: *process,
-                    since: unix(open.since),
-                    what: text(what),
-                    state: text(state),
-                }
-            },
-        );
-        self.write_reads(json, unix);
-        json.field("omitted", Omitted { transfers, folds, reduces, waits });
-    }
+/// Writes the first rows of a list. Returns their number.
+fn list<T: Serialize>(json: &mut Json, name: &str, rows: impl Iterator<Item = T>) -> usize {
+    json.list(name, rows.take(ROWS_MAX), ROWS_BYTES_MAX)
 }
 
 #[derive(Serialize)]
@@ -279,6 +86,13 @@ struct TransferRow<'a> {
     since: f64,
 }
 
+impl<'a> TransferRow<'a> {
+    fn of(instance: Instance, transfer: &'a Transfer, unix: Unix<'_>) -> Self {
+        let Transfer { ref id, source, choice, bytes, received, since, .. } = *transfer;
+        Self { id, instance, source, choice, bytes, received, since: unix(since) }
+    }
+}
+
 #[derive(Serialize)]
 struct FoldRow<'a> {
     #[serde(serialize_with = "text")]
@@ -288,10 +102,19 @@ struct FoldRow<'a> {
     position: u32,
     parent: (),
     #[serde(serialize_with = "texts")]
-    children: &'a [NodeId],
+    children: Box<[NodeId]>,
     #[serde(serialize_with = "texts")]
-    inputs: &'a [ObjectId],
+    inputs: Box<[ObjectId]>,
     since: f64,
+}
+
+impl<'a> FoldRow<'a> {
+    fn of(key: &FoldKey, fold: &'a Fold, machine: &Machine, unix: Unix<'_>) -> Self {
+        let FoldKey { epoch, position, .. } = *key;
+        let (children, inputs) = (children(&fold.children), inputs(&fold.inputs, machine));
+        let (result, since) = (&fold.result, unix(fold.since));
+        Self { result, epoch, position, parent: (), children, inputs, since }
+    }
 }
 
 #[derive(Serialize)]
@@ -302,6 +125,23 @@ struct ReduceRow<'a> {
     degree: Option<String>,
     reason: String,
     since: f64,
+}
+
+impl<'a> ReduceRow<'a> {
+    fn of(reduce: &'a Reduce, unix: Unix<'_>) -> Self {
+        let (degree, reason) = match reduce.shape() {
+            None => (None, "its inputs have not come".into()),
+            Some(ReduceShape::Tree(degree, reason)) => {
+                (Some(degree_name(degree).into()), reason.to_string())
+            }
+            Some(ReduceShape::Ring(parts)) => (
+                Some(format!("ring of {parts}")),
+                "most contributing nodes wait for the result".into(),
+            ),
+        };
+        let (result, epoch, since) = (reduce.result(), reduce.epoch(), unix(reduce.since()));
+        Self { result, epoch, degree, reason, since }
+    }
 }
 
 #[derive(Serialize)]
@@ -315,32 +155,11 @@ struct WaitRow<'a> {
     state: Option<Box<str>>,
 }
 
-/// How many rows each list lacks.
-#[derive(Serialize)]
-struct Omitted {
-    transfers: usize,
-    folds: usize,
-    reduces: usize,
-    waits: usize,
-}
-
-/// Maximum number of waits that a report describes.
-const DESCRIBED_MAX: usize = 100;
-
-/// Number of rows, and about the number of bytes, of one list.
-const ROWS_MAX: usize = 1000;
-const ROWS_BYTES_MAX: usize = 256 * 1024;
-
-/// Writes a list, the longest running first. Returns how many rows it omitted.
-fn rows<T: Copy, R: Serialize>(
-    json: &mut Json,
-    name: &str,
-    all: impl Iterator<Item = T>,
-    since: impl Fn(&T) -> Instant,
-    row: impl Fn(usize, T) -> R,
-) -> usize {
-    let mut all: Vec<T> = all.collect();
-    all.sort_by_key(|row| since(row).0);
-    let first = all.iter().take(ROWS_MAX).enumerate();
-    all.len() - json.list(name, first.map(|(index, each)| row(index, *each)), ROWS_BYTES_MAX)
+impl<'a> WaitRow<'a> {
+    fn of(open: &'a OpenRequest, process: Process, wait: Option<Waiting>, unix: Unix<'_>) -> Self {
+        let (what, state) =
+            wait.map(|wait| (beginning(&wait.what), beginning(&wait.state))).unzip();
+        let (verb, subject, since) = (open.verb, &open.subject, unix(open.since));
+        Self { verb, subject, process, since, what, state }
+    }
 }

@@ -82,6 +82,25 @@ impl Scene {
         self.ask(Request::Put { id, meta, bytes: vec![1].into(), ttl_ns: None });
     }
 
+    /// Writes a large object; returns its instance.
+    fn write(&mut self, name: &str, size: u64) -> Instance {
+        let instance = self.create(name, size).0.expect("there is capacity");
+        self.event(Event::SlotReady { instance });
+        self.ask(Request::Seal { instance });
+        instance
+    }
+
+    /// Creates a large object; returns its instance once there is capacity, and the actions.
+    fn create(&mut self, name: &str, size: u64) -> (Option<Instance>, Vec<Action>) {
+        let (id, meta) = (Some(named(name)), Meta::bytes(size));
+        let actions = self.ask(Request::Create { id, meta, ttl_ns: None });
+        let slot = actions.iter().find_map(|action| match action {
+            Action::CreateSlot { instance, .. } => Some(*instance),
+            _ => None,
+        });
+        (slot, actions)
+    }
+
     fn activity(&mut self, after: u64, limit: u32) -> Value {
         self.event(Event::DeadlinePassed);
         let text = report::activity(&self.recorder, ME, &self.machine, after, limit);
@@ -216,31 +235,46 @@ fn a_redirect_is_the_choice_of_the_next_source() {
 #[test]
 fn a_serve_has_its_reader_once_it_is_granted() {
     let mut scene = Scene::new();
-    for (serve, is_granted) in [(ServeId(1), false), (ServeId(2), true)] {
-        let asked = Event::FetchRequested { serve, id: named("a"), instance: COPY };
-        scene.recorder.event(scene.now, &asked, &scene.machine, &Known);
-        scene.action(if is_granted {
-            Action::Serve { serve, instance: COPY, relayed: true }
-        } else {
-            Action::Refuse { serve }
-        });
-        scene.recorder.event(scene.now, &Event::ServeEnded { serve }, &scene.machine, &Known);
+    let here = scene.write("a", 2 * INLINE_BYTES_MAX);
+    for (serve, instance) in [(ServeId(1), COPY), (ServeId(2), here)] {
+        scene.event(Event::FetchRequested { serve, id: named("a"), instance });
+        scene.event(Event::ServeEnded { serve });
     }
-    assert_eq!(scene.kinds(), ["serve", "served"]);
-    let serve = scene.activity(0, 1)["events"][0].clone();
-    assert_eq!(serve["reader"], OTHER.to_string());
+    assert_eq!(scene.kinds(), ["create", "reply", "seal", "serve", "served"]);
+    let events = scene.activity(3, 2)["events"].clone();
+    assert_eq!((&events[0]["reader"], &events[0]["ref"]), (&OTHER.to_string().into(), &"a".into()));
+    assert_eq!((&events[1]["ref"], &events[1]["seconds"]), (&"a".into(), &1.0.into()));
+}
+
+#[test]
+fn a_copy_that_is_written_to_a_file_has_its_time() {
+    let mut scene = Scene::new();
+    scene.machine.spill(1 << 40, false);
+    let first = scene.write("a", 400 << 20);
+    scene.write("b", 400 << 20);
+    let (_, actions) = scene.create("c", 400 << 20);
+    let is_first =
+        |action: &Action| matches!(action, Action::Spill { kept } if kept.instance == first);
+    assert!(actions.iter().any(is_first), "{actions:?}");
+    scene.event(Event::Spilled { instance: first });
+    let events = scene.activity(0, 9)["events"].as_array().unwrap().clone();
+    let spilled = events.iter().find(|event| event["kind"] == "spilled").unwrap();
+    assert_eq!((&spilled["ref"], &spilled["seconds"]), (&"a".into(), &1.0.into()));
 }
 
 #[test]
 fn a_fold_runs_until_it_ends() {
     let mut scene = Scene::new();
+    let input = scene.write("x", 2 * INLINE_BYTES_MAX);
+    let member = Member { id: OTHER, address: ([127, 0, 0, 1], 7421).into(), place: None };
+    scene.event(Event::PeerUp { member });
     let reduce = hoplite_proto::id::ReduceId { node: OTHER, serial: 1 };
     let key = FoldKey { reduce, epoch: 1, segment: 0, position: 4 };
     let size = 2 * INLINE_BYTES_MAX;
     let order = FoldOrder {
         key,
         result: named("sum"),
-        inputs: vec![],
+        inputs: vec![input],
         children: vec![(OTHER, 0), (NodeId(3), 1)],
         op: Op::Sum,
         dtype: Dtype::Float32,
@@ -248,10 +282,11 @@ fn a_fold_runs_until_it_ends() {
         part: 0..size,
         frame: 1 << 16,
     };
-    scene.action(Action::StartFold { order, target: None });
+    scene.event(Event::Message { from: OTHER, message: Message::Fold(order) });
     let fold = scene.activity(0, 1)["folds"][0].clone();
     assert_eq!((&fold["result"], &fold["position"]), (&"sum".into(), &4.into()));
     assert_eq!(fold["children"].as_array().unwrap().len(), 2);
+    assert_eq!(fold["inputs"][0], "x");
     scene.event(Event::FoldEnded { key, failure: Some("stopped".into()) });
     assert_eq!(scene.last()["error"], "stopped");
     assert!(scene.activity(0, 1)["folds"].as_array().unwrap().is_empty());

@@ -109,6 +109,11 @@ impl Coordinator {
         self.all.keys().copied().collect()
     }
 
+    /// All reduces, the oldest first.
+    pub(crate) fn reduces(&self) -> impl Iterator<Item = &Reduce> {
+        self.all.values().map(|started| &started.reduce)
+    }
+
     pub(crate) fn get(&self, key: ReduceId) -> Option<&Reduce> {
         self.all.get(&key).map(|started| &started.reduce)
     }

@@ -8,7 +8,10 @@ use alloc::{
     vec::Vec,
 };
 
-use crate::id::{ClientId, Instance, ObjectId, RequestId, ServeId};
+use crate::{
+    id::{ClientId, Instance, ObjectId, RequestId, ServeId},
+    time::Instant,
+};
 
 #[derive(Debug, Default)]
 pub(crate) struct Readers {
@@ -18,8 +21,8 @@ pub(crate) struct Readers {
     followers: ByObject,
     /// Copies that clients read, and how often each.
     reads: BTreeMap<ClientId, BTreeMap<Instance, u32>>,
-    /// Copies that this node sends to others.
-    serves: BTreeMap<ServeId, Instance>,
+    /// Copies that this node sends to others, and since when.
+    serves: BTreeMap<ServeId, (Instance, Instant)>,
     /// Receivers that were sent here before the first byte, by object, each with the instance that it wants.
     parked: BTreeMap<ObjectId, BTreeMap<ServeId, Instance>>,
     parked_for: BTreeMap<ServeId, ObjectId>,
@@ -118,13 +121,18 @@ impl Readers {
     }
 
     /// Records a transfer to another node; the copy is pinned until the transfer ends.
-    pub(crate) fn begin_serve(&mut self, serve: ServeId, instance: Instance) {
-        self.serves.insert(serve, instance);
+    pub(crate) fn begin_serve(&mut self, serve: ServeId, instance: Instance, now: Instant) {
+        self.serves.insert(serve, (instance, now));
+    }
+
+    /// The copy that a transfer to another node sends, and since when. `None` if it has not begun.
+    pub(crate) fn serve(&self, serve: ServeId) -> Option<(Instance, Instant)> {
+        self.serves.get(&serve).copied()
     }
 
     /// Ends a transfer to another node. Returns `None` if it had not begun.
     pub(crate) fn end_serve(&mut self, serve: ServeId) -> Option<Instance> {
-        self.serves.remove(&serve)
+        self.serves.remove(&serve).map(|(instance, _)| instance)
     }
 
     /// Makes a receiver wait.

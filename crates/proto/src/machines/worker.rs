@@ -5,8 +5,9 @@
 use alloc::{collections::BTreeMap, vec::Vec};
 
 use crate::{
-    id::{Instance, NodeId, ReduceId},
-    message::FoldKey,
+    id::{Instance, NodeId, ObjectId, ReduceId},
+    message::{FoldKey, FoldOrder},
+    time::Instant,
 };
 
 /// All folds of this node.
@@ -17,8 +18,15 @@ pub(crate) struct Worker {
 
 /// A fold that runs here. Its inputs are pinned until it ends.
 #[derive(Debug)]
-struct Fold {
-    inputs: Vec<Instance>,
+pub struct Fold {
+    /// The result of its reduce.
+    pub result: ObjectId,
+    /// Node and position of each child whose stream it folds.
+    pub children: Vec<(NodeId, u32)>,
+    /// Its inputs on this node.
+    pub inputs: Vec<Instance>,
+    /// When it began.
+    pub since: Instant,
     /// Whether it waits for capacity for its result: its inputs are held, and not pinned.
     is_waiting: bool,
     is_stopped: bool,
@@ -60,20 +68,38 @@ impl Worker {
         self.that(|key| key.is_of(reduce, epoch))
     }
 
-    pub(crate) fn begin(&mut self, key: FoldKey, inputs: Vec<Instance>) {
-        self.folds.insert(key, Fold { inputs, is_waiting: false, is_stopped: false });
+    /// The folds that run, in the order of their keys.
+    pub(crate) fn running(&self) -> impl Iterator<Item = (&FoldKey, &Fold)> {
+        self.folds.iter().filter(|(_, fold)| !fold.is_waiting)
+    }
+
+    /// A fold that runs.
+    pub(crate) fn get(&self, key: &FoldKey) -> Option<&Fold> {
+        self.folds.get(key).filter(|fold| !fold.is_waiting)
+    }
+
+    /// Begins a fold.
+    pub(crate) fn begin(&mut self, order: &FoldOrder, now: Instant) {
+        self.insert(order, now, false);
     }
 
     /// Begins a fold that waits for capacity for its result.
-    pub(crate) fn begin_to_wait(&mut self, key: FoldKey, inputs: Vec<Instance>) {
-        self.folds.insert(key, Fold { inputs, is_waiting: true, is_stopped: false });
+    pub(crate) fn begin_to_wait(&mut self, order: &FoldOrder) {
+        self.insert(order, Instant::default(), true);
+    }
+
+    fn insert(&mut self, order: &FoldOrder, since: Instant, is_waiting: bool) {
+        let FoldOrder { key, ref result, ref children, ref inputs, .. } = *order;
+        let (result, children, inputs) = (result.clone(), children.clone(), inputs.clone());
+        let fold = Fold { result, children, inputs, since, is_waiting, is_stopped: false };
+        self.folds.insert(key, fold);
     }
 
     /// Ends the wait of a fold; returns the inputs, which the caller must pin now.
-    pub(crate) fn end_waiting(&mut self, key: &FoldKey) -> Vec<Instance> {
+    pub(crate) fn end_waiting(&mut self, key: &FoldKey, now: Instant) -> Vec<Instance> {
         let waiting = self.folds.get_mut(key).filter(|fold| fold.is_waiting);
         waiting.map_or_else(Vec::new, |fold| {
-            fold.is_waiting = false;
+            (fold.is_waiting, fold.since) = (false, now);
             fold.inputs.clone()
         })
     }
@@ -90,39 +116,55 @@ impl Worker {
     }
 
     pub(crate) fn end(&mut self, key: &FoldKey) -> Option<EndedFold> {
-        let Fold { inputs, is_waiting, is_stopped } = self.folds.remove(key)?;
+        let Fold { inputs, is_waiting, is_stopped, .. } = self.folds.remove(key)?;
         Some(EndedFold { inputs, was_waiting: is_waiting, was_stopped: is_stopped })
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use crate::id::NodeId;
+    use alloc::vec;
 
-    fn key() -> FoldKey {
-        FoldKey::result(ReduceId { node: NodeId(1), serial: 1 }, 0)
+    use super::*;
+    use crate::meta::{Dtype, Op};
+
+    const NOW: Instant = Instant(1);
+
+    fn order() -> FoldOrder {
+        let node = NodeId(1);
+        FoldOrder {
+            key: FoldKey::result(ReduceId { node, serial: 1 }, 0),
+            result: ObjectId::Minted { node, serial: 1 },
+            inputs: vec![Instance { node, serial: 7 }],
+            children: Vec::new(),
+            op: Op::Sum,
+            dtype: Dtype::Float32,
+            size: 4,
+            part: 0..4,
+            frame: 4,
+        }
     }
 
     #[test]
     fn inputs_are_pinned_after_the_wait_for_capacity_and_released_in_kind() {
-        let mut worker = Worker::default();
-        let inputs = Vec::from([Instance { node: NodeId(1), serial: 7 }]);
-        worker.begin_to_wait(key(), inputs.clone());
-        assert_eq!(worker.end_waiting(&key()), inputs);
-        assert!(worker.end_waiting(&key()).is_empty(), "once");
-        assert!(worker.end(&key()).is_some_and(|ended| !ended.was_waiting));
-        worker.begin_to_wait(key(), inputs);
-        assert!(worker.end(&key()).is_some_and(|ended| ended.was_waiting));
+        let (mut worker, order) = (Worker::default(), order());
+        worker.begin_to_wait(&order);
+        assert!(worker.get(&order.key).is_none(), "it does not run yet");
+        assert_eq!(worker.end_waiting(&order.key, NOW), order.inputs);
+        assert!(worker.end_waiting(&order.key, NOW).is_empty(), "once");
+        assert!(worker.get(&order.key).is_some_and(|fold| fold.since == NOW));
+        assert!(worker.end(&order.key).is_some_and(|ended| !ended.was_waiting));
+        worker.begin_to_wait(&order);
+        assert!(worker.end(&order.key).is_some_and(|ended| ended.was_waiting));
     }
 
     #[test]
     fn a_fold_is_stopped_once_and_runs_until_it_ends() {
-        let mut worker = Worker::default();
-        worker.begin(key(), Vec::new());
-        assert!(worker.stop(key()) && !worker.stop(key()));
-        assert!(worker.is_done() && worker.contains(&key()));
-        assert!(worker.end(&key()).is_some_and(|ended| ended.was_stopped));
-        assert!(worker.end(&key()).is_none());
+        let (mut worker, order) = (Worker::default(), order());
+        worker.begin(&order, NOW);
+        assert!(worker.stop(order.key) && !worker.stop(order.key));
+        assert!(worker.is_done() && worker.contains(&order.key));
+        assert!(worker.end(&order.key).is_some_and(|ended| ended.was_stopped));
+        assert!(worker.end(&order.key).is_none());
     }
 }

@@ -44,7 +44,7 @@ impl Node {
 
     pub(super) fn start_fold(&mut self, order: FoldOrder, target: Option<(Instance, u64)>) {
         order.inputs.iter().for_each(|input| self.copies.add_reader(*input));
-        self.worker.begin(order.key, order.inputs.clone());
+        self.worker.begin(&order, self.world.now());
         self.world.act(Action::StartFold { order, target });
     }
 

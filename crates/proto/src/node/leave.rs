@@ -96,7 +96,8 @@ impl Node {
         let has_folded = self.worker.is_done() && self.ring_results.len() == 0;
         let Self { leaving, copies, world, .. } = self;
         let is_written = |instance| {
-            copies.get(instance).is_none_or(|copy| copy.file_state != FileState::Writing)
+            let state = copies.get(instance).map(|copy| copy.file_state);
+            !matches!(state, Some(FileState::Writing(_)))
         };
         if !leaving.end(has_folded, is_written, world.now()) {
             return;

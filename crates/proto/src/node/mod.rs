@@ -28,6 +28,7 @@ mod reserve;
 mod result;
 mod ring;
 mod route;
+mod running;
 mod serve;
 mod spill;
 mod status;
@@ -43,6 +44,7 @@ pub use crate::event::{
     Action, Config, Event, FETCH_PROGRESS_NS, FOLD_STALL_NS, LEAVE_TIMEOUT_NS, LimitSubject,
     LogEvent, LostObjects, RangeSource, SpilledCopy,
 };
+pub use crate::machines::worker::Fold;
 use crate::{
     directory::Directory,
     limits::{INLINE_SHARE, limit_name},

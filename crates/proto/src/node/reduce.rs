@@ -230,8 +230,8 @@ impl Node {
     pub(super) fn fail_reduce_of(&mut self, id: &ObjectId, error: &Error) {
         let Some(key) = self.coordinator.maker(id) else { return };
         let Some(reduce) = self.forget_reduce(key) else { return };
-        let failure = Some(error.to_string());
-        self.world.note(LogEvent::ReduceEnded { id: id.clone(), failure });
+        let (since, failure) = (reduce.since(), Some(error.to_string()));
+        self.world.note(LogEvent::ReduceEnded { id: id.clone(), since, failure });
         self.coordinator.remember_failed(&reduce);
         let is_minted = id.minter().is_some();
         let reserved = self.end_reservation(id, error);

@@ -35,7 +35,7 @@ impl Node {
         // The inputs wait together with the result: if a client deletes them meanwhile, they are still folded. They may
         // go to disk meanwhile, since pins could keep the result from getting capacity.
         order.inputs.iter().for_each(|input| self.copies.expect_reader(*input));
-        self.worker.begin_to_wait(order.key, order.inputs.clone());
+        self.worker.begin_to_wait(&order);
         let instance = self.world.next_instance();
         self.await_result(instance, key, Some(order));
     }
@@ -73,7 +73,7 @@ impl Node {
         self.end_pull(&id);
         self.growing(instance);
         let Some(order) = awaited.order else { return self.begin_parts(instance) };
-        for input in self.worker.end_waiting(&order.key) {
+        for input in self.worker.end_waiting(&order.key, self.world.now()) {
             self.copies.pin_reserved(input);
         }
         if !order.inputs.iter().all(|input| self.is_foldable(*input)) {
@@ -104,7 +104,8 @@ impl Node {
         let Some(reduce) = self.forget_reduce(key) else { return };
         let id = reduce.result().clone();
         self.claims.forget(&id, &mut self.world);
-        self.world.note(LogEvent::ReduceEnded { id: id.clone(), failure: None });
+        let (since, failure) = (reduce.since(), None);
+        self.world.note(LogEvent::ReduceEnded { id: id.clone(), since, failure });
         // All positions have sent everything. A position with a duplicate order must not wait for a parent forever.
         let nodes: BTreeSet<NodeId> = reduce.nodes().into_iter().collect();
         for node in nodes {

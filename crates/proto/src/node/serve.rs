@@ -49,7 +49,7 @@ impl Node {
                 let relayed =
                     !(copy.pinned && is_made_here && self.coordinator.folded(&copy.id).is_none());
                 self.copies.add_reader(instance);
-                self.readers.begin_serve(serve, instance);
+                self.readers.begin_serve(serve, instance, self.world.now());
                 self.world.act(Action::Serve { serve, instance, relayed });
             }
             None => self.world.act(Action::Refuse { serve }),

@@ -101,7 +101,7 @@ impl Node {
                 State::Complete => match copy.residency {
                     Residency::Memory => "it is here".to_string(),
                     Residency::Disk => "it is on the disk of this node".to_string(),
-                    Residency::Pending | Residency::Restoring => {
+                    Residency::Pending | Residency::Restoring(_) => {
                         "it is being read from the disk of this node".to_string()
                     }
                 },

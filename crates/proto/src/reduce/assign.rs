@@ -12,7 +12,7 @@
 
 use alloc::vec::Vec;
 
-use super::shape::Shape;
+use super::{cost::DegreeReason, shape::Shape};
 use crate::id::{Instance, NodeId};
 
 /// A taken position: inputs of one node, which folds them before it receives anything.
@@ -52,6 +52,8 @@ pub(super) enum PlanShape {
         tree: Tree<NodeId, Instance>,
         /// Inputs on the calling node.
         local: Vec<Instance>,
+        /// Why the tree has its degree.
+        reason: DegreeReason,
     },
     /// A ring reduce; each of these nodes folds a part.
     Ring(Vec<NodeId>),

@@ -12,6 +12,7 @@ use alloc::{
 
 use super::{
     assign::{Plan, PlanShape},
+    cost::DegreeReason,
     shape::Degree,
     stalled::StalledFolds,
     step::{PlanContext, Step},
@@ -94,6 +95,15 @@ pub struct Reduce {
     pub(super) stalled: StalledFolds,
 }
 
+/// How an attempt folds its inputs on several nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReduceShape {
+    /// In a tree, whose degree has a reason.
+    Tree(Degree, DegreeReason),
+    /// In a ring of so many nodes.
+    Ring(usize),
+}
+
 /// How long a reduce that could begin waits for the last inputs, since with all of them it may run as a ring.
 ///
 /// It is a sixteenth of the transfer time of the object. An object larger than a window waits for its last input in any
@@ -168,6 +178,22 @@ impl Reduce {
     /// Number of the present attempt.
     pub const fn epoch(&self) -> u32 {
         self.epoch
+    }
+
+    /// When its client requested it.
+    pub const fn since(&self) -> Instant {
+        self.asked_at
+    }
+
+    /// How the present attempt folds on other nodes, once that is decided.
+    pub fn shape(&self) -> Option<ReduceShape> {
+        match &self.plan.as_ref()?.shape {
+            PlanShape::Tree { tree, reason, .. } => {
+                Some(ReduceShape::Tree(tree.shape().degree, *reason))
+            }
+            PlanShape::Ring(nodes) => Some(ReduceShape::Ring(nodes.len())),
+            PlanShape::Inline => None,
+        }
     }
 
     /// The operation.

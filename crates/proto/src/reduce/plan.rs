@@ -187,13 +187,13 @@ impl Reduce {
             tree.contributor(node, inputs);
         }
         let frame = frame_bytes(size, link) as u32;
-        self.plan = Some(Plan { shape: PlanShape::Tree { tree, local }, frame });
+        self.plan = Some(Plan { shape: PlanShape::Tree { tree, local, reason }, frame });
     }
 
     fn assign_late_arrivals(&mut self) {
         let first = self.chosen.len();
         self.choose();
-        let Some(Plan { shape: PlanShape::Tree { tree, local }, .. }) = &mut self.plan else {
+        let Some(Plan { shape: PlanShape::Tree { tree, local, .. }, .. }) = &mut self.plan else {
             return;
         };
         for arrival in &self.chosen[first..] {
@@ -209,7 +209,8 @@ impl Reduce {
         let (Some(meta), Some(dtype)) = (self.meta(), self.dtype()) else { return };
         let (size, op, reduce, epoch) = (meta.size, self.op, self.key, self.epoch);
         let epoch = if mutants::is_active(Mutant::IgnoresEpochs) { 0 } else { epoch };
-        let Some(Plan { shape: PlanShape::Tree { tree, local }, frame }) = &mut self.plan else {
+        let Some(Plan { shape: PlanShape::Tree { tree, local, .. }, frame }) = &mut self.plan
+        else {
             return;
         };
         if self.chosen.len() == self.count {

@@ -38,7 +38,7 @@ impl Copy {
             State::Complete => match self.residency {
                 Residency::Memory => 3,
                 Residency::Disk => 4,
-                Residency::Pending | Residency::Restoring => RETURNING,
+                Residency::Pending | Residency::Restoring(_) => RETURNING,
             },
         }
     }

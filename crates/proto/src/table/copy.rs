@@ -72,8 +72,8 @@ pub enum Residency {
     Memory,
     /// In a file only.
     Disk,
-    /// In a file, and being read back into allocated memory.
-    Restoring,
+    /// In a file, and being read back into allocated memory since then.
+    Restoring(Instant),
 }
 
 /// Whether the bytes of a copy are in a file.
@@ -83,8 +83,8 @@ pub enum FileState {
     No,
     /// Not in a file, and can't be written to one.
     Unwritable,
-    /// Being written.
-    Writing,
+    /// Being written since then.
+    Writing(Instant),
     /// Completely in a file. The bytes never change, so the file stays valid when they are back in memory.
     Written,
 }
@@ -100,7 +100,7 @@ pub const fn file_bytes(size: u64) -> u64 {
 impl FileState {
     /// Whether there is a file, perhaps an incomplete one.
     pub const fn has_file(self) -> bool {
-        matches!(self, Self::Writing | Self::Written)
+        matches!(self, Self::Writing(_) | Self::Written)
     }
 }
 
@@ -117,7 +117,7 @@ impl Copy {
 
     /// Whether it has memory, so that it can be read while it grows.
     pub fn has_memory(&self) -> bool {
-        matches!(self.residency, Residency::Memory | Residency::Restoring)
+        matches!(self.residency, Residency::Memory | Residency::Restoring(_))
     }
 
     /// The remaining lifetime, for another node.
@@ -137,14 +137,15 @@ impl Copy {
 
     /// Whether it waits for memory or is being filled.
     pub fn is_growing(&self) -> bool {
-        !self.is_complete() || matches!(self.residency, Residency::Pending | Residency::Restoring)
+        !self.is_complete()
+            || matches!(self.residency, Residency::Pending | Residency::Restoring(_))
     }
 
     /// Its cost against the capacity. A copy that is on disk only counts against the spill limit instead.
     pub fn cost(&self) -> u64 {
         match self.residency {
             Residency::Disk => 0,
-            Residency::Pending | Residency::Memory | Residency::Restoring => self.bytes(),
+            Residency::Pending | Residency::Memory | Residency::Restoring(_) => self.bytes(),
         }
     }
 
@@ -157,7 +158,7 @@ impl Copy {
     pub(super) fn file_bytes(&self) -> u64 {
         match self.file_state {
             FileState::No | FileState::Unwritable => 0,
-            FileState::Writing | FileState::Written => file_bytes(self.meta.size),
+            FileState::Writing(_) | FileState::Written => file_bytes(self.meta.size),
         }
     }
 }

@@ -98,7 +98,7 @@ impl Copy {
             (true, _) if self.inline.is_some() || self.doomed => EvictionRank::Held,
             (true, FileState::Written) => EvictionRank::Filed(self.last_use),
             (true, FileState::No) => EvictionRank::Unfiled(self.last_use),
-            (true, FileState::Unwritable | FileState::Writing) => EvictionRank::Held,
+            (true, FileState::Unwritable | FileState::Writing(_)) => EvictionRank::Held,
         }
     }
 }

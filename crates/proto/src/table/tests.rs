@@ -235,7 +235,7 @@ proptest! {
                         Residency::Pending,
                         Residency::Memory,
                         Residency::Disk,
-                        Residency::Restoring,
+                        Residency::Restoring(Instant::default()),
                     ];
                     table.set_residency(instance, places[usize::from(value)]);
                 }

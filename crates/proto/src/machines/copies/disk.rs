@@ -116,7 +116,7 @@ impl Copies {
         let Some(copy) = self.table.get(instance) else { return };
         let (id, meta, inline) = (copy.id.clone(), copy.meta.clone(), copy.inline.clone());
         let (bytes, lifetime) = (copy.cost(), copy.lifetime(world.now()));
-        self.table.set_file_state(instance, FileState::Writing);
+        self.table.set_file_state(instance, FileState::Writing(world.now()));
         self.spill_files.begin_to_write(instance, bytes, file_bytes(meta.size));
         let kept = SpilledCopy { id, instance, meta, lifetime, inline };
         world.act(Action::Spill { kept: Box::new(kept) });
@@ -187,9 +187,8 @@ impl Copies {
 
     /// Records that a copy is completely in memory again. Returns false if that was known.
     pub(crate) fn unspilled(&mut self, instance: Instance, world: &mut World) -> bool {
-        let is_news =
-            self.table.get(instance).is_some_and(|copy| copy.residency == Residency::Restoring);
-        if !is_news {
+        let residency = self.table.get(instance).map(|copy| copy.residency);
+        if !matches!(residency, Some(Residency::Restoring(_))) {
             return false;
         }
         self.table.set_residency(instance, Residency::Memory);

@@ -364,7 +364,7 @@ impl Copies {
         }
         let state = copy.state;
         if copy.is_complete() {
-            self.table.set_residency(instance, Residency::Restoring);
+            self.table.set_residency(instance, Residency::Restoring(world.now()));
             world.act(Action::Unspill { instance });
         } else {
             self.table.set_residency(instance, Residency::Memory);
