@@ -10,7 +10,7 @@ use std::{
 };
 
 use hoplite_proto::{
-    id::{Instance, NodeId},
+    id::NodeId,
     members::Member,
     node::{Config, Event, LEAVE_TIMEOUT_NS, Node as Machine, SpilledCopy},
     table::file_bytes,
@@ -27,7 +27,10 @@ use crate::{
     config::{NodeConfig, default_capacity, excess},
     counters::Counters,
     disk::{Disk, file::SpillFile, folder::Folder},
-    engine::{event_loop::EventLoop, requests::Requests, supervisor::Supervisor, task::Task},
+    engine::{
+        event_loop::EventLoop, event_sender::EventSender, requests::Requests,
+        supervisor::Supervisor, task::Task,
+    },
     error::Error,
     limited::Limited,
     link::LinkMeter,
@@ -217,10 +220,10 @@ impl std::fmt::Debug for Node {
     }
 }
 
-async fn begin(
-    config: &NodeConfig,
-    listen: Option<SocketAddr>,
-) -> Result<(Arc<EventLoop<Shell>>, Vec<AbortHandle>, Option<Arc<ListeningSocket>>), Error> {
+/// A node that accepts connections.
+type Begun = (Arc<EventLoop<Shell>>, Vec<AbortHandle>, Option<Arc<ListeningSocket>>);
+
+async fn begin(config: &NodeConfig, listen: Option<SocketAddr>) -> Result<Begun, Error> {
     let failed = |error: std::io::Error| failed(config, &error);
     let said = config.listen.as_deref().unwrap_or_default();
     let listener = listen.map(|listen| bind(listen, said)).transpose()?;
@@ -231,93 +234,79 @@ async fn begin(
     };
     let identity = identity(config, address, OwnCluster::new().map_err(failed)?)?;
     let epoll = Arc::new(SharedEpoll::new().map_err(failed)?);
-    let (folder, left) = config.spill.as_ref().map(Folder::take).transpose()?.unzip();
+    let files = config.spill.as_ref().map(Folder::take).transpose()?;
     // Bind last of the steps that can fail, so that a node that does not start leaves no socket behind.
     let (socket, local_listener) =
         config.socket.as_deref().map(ListeningSocket::bind).transpose()?.unzip();
     let socket = socket.map(Arc::new);
-    let capacity = config.capacity.unwrap_or_else(default_capacity);
-    if let Some(excess) = excess(capacity) {
-        warn!(capacity, "{excess}");
-    }
-    let detection_ns = u64::try_from(config.detection.as_nanos()).ok();
-    let machine = Config { detection_ns, ..Config::new(capacity, config.link) };
-    info!(node = %identity.member.id, %address, cluster = identity.cluster, capacity, "node started");
-    let tasks = Supervisor::new(tokio::runtime::Handle::current());
-    let mut node = Machine::new(identity.member, machine);
-    let (kept, files): (Vec<_>, Vec<_>) = left.unwrap_or_default().into_iter().unzip();
-    let spilling = folder.map(|folder| {
-        let there: u64 = kept.iter().map(|kept: &SpilledCopy| file_bytes(kept.meta.size)).sum();
-        let said = config.spill.as_ref().and_then(|spill| spill.limit);
-        let limit = said.unwrap_or_else(|| there + folder.usual_limit());
-        node.spill(limit, folder.is_kept());
-        info!(folder = %folder.path().display(), limit, kept = kept.len(), "spilling to disk");
-        let instances = kept.iter().map(|kept| kept.instance);
-        (folder, instances.zip(files).collect())
-    });
-    let engine = assemble(identity, node, machine, spilling, epoll, config, tasks.clone());
+    let (engine, kept) = assemble(config, identity, files, epoll);
     let shell = &engine.shell;
+    let tasks = &shell.network.tasks;
     if let Some(disk) = &shell.disk {
-        if let Err(error) = disk.start(&tasks) {
+        if let Err(error) = disk.start(tasks) {
             shell.close();
             socket.iter().for_each(|socket| socket.remove());
             return Err(failed(error));
         }
         shell.network.events.send(Event::CopiesRecovered { all: kept });
     }
-    let (network, transfers) = (shell.network.clone(), shell.transfers.clone());
-    tasks.spawn(Task::DeferredWrites, {
-        let network = network.clone();
-        async move { network.peers.flush_late().await }
-    });
-    tasks.spawn(Task::Survey, {
-        let (network, transfers) = (network.clone(), transfers.clone());
-        let is_busy = move || transfers.streams.are_active();
-        async move { network.survey.keep_time(&network.peers, is_busy).await }
-    });
-    if let Some(trust) = network.identity.key.trust().filter(|trust| trust.has_list()) {
-        tasks.spawn(Task::Revocation, revocation::watch(network.clone(), trust.clone()));
-    }
-    tasks.spawn(Task::Trim, {
-        let (transfers, programs) = (transfers.clone(), shell.programs.clone());
-        let of_ending = programs.clone();
-        let tell_gone = move || programs.forget_gone();
-        async move {
-            let Transfers { tasks, store, streams, .. } = &*transfers;
-            let ended = || of_ending.requests_ended();
-            trim::give_back(tasks, &store.arena, streams, ended, tell_gone).await;
-        }
-    });
-    let serve: Serve = Arc::new(move |node, channel, shown, place| {
-        send::start(&transfers, node, channel, shown, place);
-    });
+    start_tasks(shell);
     let mut accepting = Vec::new();
     if let Some(listener) = listener {
-        let listening = listen::accept(network.clone(), listener, serve);
+        let transfers = shell.transfers.clone();
+        let serve: Serve = Arc::new(move |node, channel, shown, place| {
+            send::start(&transfers, node, channel, shown, place);
+        });
+        let listening = listen::accept(shell.network.clone(), listener, serve);
         accepting.push(tasks.spawn(Task::Listen, listening).abort_handle());
     }
     if let (Some(socket), Some(local_listener)) = (&socket, local_listener) {
         let attaching = server::accept(shell.programs.clone(), local_listener, socket.clone());
         accepting.push(tasks.spawn(Task::Attach, attaching).abort_handle());
     }
-    let joined = match network.control.start().map_err(failed) {
-        Ok(()) => tokio::select! {
-            joined = join::join(&network, &config.join) => joined,
-            () = tasks.failed() => Err(Error::node_down(tasks.failure().unwrap_or_default())),
-        },
-        Err(error) => Err(error),
-    };
-    if let Err(error) = joined {
+    if let Err(error) = join_members(config, shell).await {
         end(shell, &accepting, Duration::ZERO).await;
         socket.iter().for_each(|socket| socket.remove());
         return Err(error);
     }
     if !config.join.is_empty() {
-        let seeking = tasks.spawn(Task::SeedRetry, join::retry_seeds(network, config.join.clone()));
-        accepting.push(seeking.abort_handle());
+        let seeking = join::retry_seeds(shell.network.clone(), config.join.clone());
+        accepting.push(tasks.spawn(Task::SeedRetry, seeking).abort_handle());
     }
     tokio::spawn(end_if_failed(engine.clone(), accepting.clone(), socket.clone()));
     Ok((engine, accepting, socket))
+}
+
+/// Starts the tasks that run as long as the node.
+fn start_tasks(shell: &Shell) {
+    let (network, transfers) = (shell.network.clone(), shell.transfers.clone());
+    let tasks = &shell.network.tasks;
+    if let Some(trust) = network.identity.key.trust().filter(|trust| trust.has_list()) {
+        tasks.spawn(Task::Revocation, revocation::watch(network.clone(), trust.clone()));
+    }
+    let (surveying, sending) = (network.clone(), transfers.clone());
+    tasks.spawn(Task::Survey, async move {
+        let is_busy = move || sending.streams.are_active();
+        surveying.survey.keep_time(&surveying.peers, is_busy).await;
+    });
+    tasks.spawn(Task::DeferredWrites, async move { network.peers.flush_late().await });
+    let (programs, of_ending) = (shell.programs.clone(), shell.programs.clone());
+    let tell_gone = move || programs.forget_gone();
+    tasks.spawn(Task::Trim, async move {
+        let Transfers { tasks, store, streams, .. } = &*transfers;
+        let ended = || of_ending.requests_ended();
+        trim::give_back(tasks, &store.arena, streams, ended, tell_gone).await;
+    });
+}
+
+/// Begins to receive control messages, and joins the members that `config` names.
+async fn join_members(config: &NodeConfig, shell: &Shell) -> Result<(), Error> {
+    let (network, tasks) = (&shell.network, &shell.network.tasks);
+    network.control.start().map_err(|error| failed(config, &error))?;
+    tokio::select! {
+        joined = join::join(network, &config.join) => joined,
+        () = tasks.failed() => Err(Error::node_down(tasks.failure().unwrap_or_default())),
+    }
 }
 
 /// Ends a node that stopped by itself: its clients get the reason, and other nodes treat it like an ended process.
@@ -366,17 +355,39 @@ fn identity(
     })
 }
 
-/// Assembles the parts of a node.
+/// The folder for files of copies, and the copies in it that an earlier node has left.
+type SpillFolder = (Folder, Vec<(SpilledCopy, SpillFile)>);
+
+/// Assembles the parts of a node. Also returns the copies that an earlier node has left in files.
 fn assemble(
-    identity: Identity,
-    node: Machine,
-    machine: Config,
-    spilling: Option<(Folder, Vec<(Instance, SpillFile)>)>,
-    epoll: Arc<SharedEpoll>,
     config: &NodeConfig,
-    tasks: Supervisor,
-) -> Arc<EventLoop<Shell>> {
-    EventLoop::new(node, tasks.clone(), |events| {
+    identity: Identity,
+    files: Option<SpillFolder>,
+    epoll: Arc<SharedEpoll>,
+) -> (Arc<EventLoop<Shell>>, Vec<SpilledCopy>) {
+    let capacity = config.capacity.unwrap_or_else(default_capacity);
+    if let Some(excess) = excess(capacity) {
+        warn!(capacity, "{excess}");
+    }
+    let Member { id: node, address, .. } = identity.member;
+    info!(%node, %address, cluster = identity.cluster, capacity, "node started");
+    let detection_ns = u64::try_from(config.detection.as_nanos()).ok();
+    let settings = Config { detection_ns, ..Config::new(capacity, config.link) };
+    let mut machine = Machine::new(identity.member, settings);
+    let mut kept = Vec::new();
+    let spilling = files.map(|(folder, left)| {
+        let files: Vec<_>;
+        (kept, files) = left.into_iter().unzip();
+        let there: u64 = kept.iter().map(|kept| file_bytes(kept.meta.size)).sum();
+        let said = config.spill.as_ref().and_then(|spill| spill.limit);
+        let limit = said.unwrap_or_else(|| there + folder.usual_limit());
+        machine.spill(limit, folder.is_kept());
+        info!(folder = %folder.path().display(), limit, kept = kept.len(), "spilling to disk");
+        let instances = kept.iter().map(|kept| kept.instance);
+        (folder, instances.zip(files).collect())
+    });
+    let tasks = Supervisor::new(tokio::runtime::Handle::current());
+    let make = |events: &EventSender| {
         let counters = Arc::new(Counters::default());
         let limited = Arc::new(Limited::default());
         let me = identity.member.id;
@@ -392,21 +403,19 @@ fn assemble(
             traffic: Traffic::default(),
             survey,
             events: events.clone(),
-            link: Arc::new(LinkMeter::new(events.clone(), machine.link)),
+            link: Arc::new(LinkMeter::new(events.clone(), settings.link)),
             tasks: tasks.clone(),
         });
-        let store = Arc::new(Store::new(machine.capacity));
+        let store = Arc::new(Store::new(settings.capacity));
         let transfers = Arc::new(Transfers::new(network.clone(), store.clone()));
         let disk = spilling.map(|(folder, there)| {
             Arc::new(Disk::new(folder, there, network.counters.clone(), events.clone()))
         });
-        let requests = Requests::new(events.clone(), tasks);
-        Shell::new(
-            transfers,
-            Arc::new(Programs::new(requests, store, network, config.require_capability)),
-            disk,
-        )
-    })
+        let requests = Requests::new(events.clone(), tasks.clone());
+        let programs = Programs::new(requests, store, network, config.require_capability);
+        Shell::new(transfers, Arc::new(programs), disk)
+    };
+    (EventLoop::new(machine, tasks.clone(), make), kept)
 }
 
 async fn end(shell: &Shell, accepting: &[AbortHandle], grace: Duration) -> bool {

@@ -5,9 +5,10 @@
 use std::{sync::Arc, time::Duration};
 
 use hoplite_proto::{
-    id::{ClientId, NodeId, ServeId},
+    id::{ClientId, Instance, NodeId, ServeId},
     inline::Inline,
     inspection::Inspection,
+    members::Member,
     node::{self, Action, Event, LogEvent, LostObjects, Node as Machine},
     time::Instant,
 };
@@ -143,7 +144,56 @@ impl Shell {
         }
     }
 
-    fn note(&self, note: &LogEvent) {
+    /// Allocates a slot, if warm memory is there for it. Otherwise returns the action, which is slow.
+    fn create_slot(
+        &self,
+        instance: Instance,
+        size: u64,
+        writer: Option<ClientId>,
+    ) -> Option<Action> {
+        let store = &self.transfers.store;
+        let as_writer = writer.and_then(|client| self.programs.writer(client));
+        let is_warm = size <= WARM_BYTES_MAX && store.create_warm(instance, size, as_writer);
+        self.make_ahead();
+        if !is_warm {
+            return Some(Action::CreateSlot { instance, size, writer });
+        }
+        self.network.events.send(Event::SlotReady { instance });
+        None
+    }
+
+    /// Executes an action on the file of a copy.
+    fn execute_on_disk(&self, action: Action) {
+        let (Some(disk), store) = (&self.disk, &self.transfers.store) else { return };
+        match action {
+            Action::Spill { kept } => {
+                let held = store.get(kept.instance);
+                disk.spill(kept, held);
+            }
+            Action::Unspill { instance } => {
+                store.get(instance).into_iter().for_each(|held| disk.unspill(instance, held));
+            }
+            Action::DropSpilled { instance } => disk.drop_file(instance),
+            _ => {}
+        }
+    }
+
+    fn add_peer(&self, member: Member, machine: &Machine) {
+        info!(node = %member.id, address = %member.address, "added a member");
+        connect::add(&self.network, member);
+        self.network.survey.members_changed(machine.members());
+    }
+
+    fn drop_peer(&self, node: NodeId, has_left: bool, machine: &Machine) {
+        info!(%node, "removed a member");
+        // Before its address is unknown to the tasks that connect to configured addresses.
+        self.network.identity.own_cluster.member_lost();
+        self.network.peers.remove(node, has_left);
+        self.network.control.remove(node);
+        self.network.survey.members_changed(machine.members());
+    }
+
+    fn note(&self, note: &LogEvent, recorder: &Recorder) {
         match note {
             LogEvent::SourceChosen { id, source, reason } => {
                 debug!(%id, %source, %reason, "source chosen");
@@ -182,9 +232,12 @@ impl Shell {
                 self.network.limited.note(whose, limit);
                 debug!(?whose, limit, "a limit rejected a request");
             }
-            LogEvent::ReduceEnded { .. }
-            | LogEvent::MemberRemoved { .. }
-            | LogEvent::LongWait { .. } => {}
+            LogEvent::LongWait { request, what, state, waited_ns } => {
+                let (verb, process) = recorder.wait(*request);
+                let waited_s = waited_ns / 1_000_000_000;
+                info!(process, verb, waited_s, %what, state, "a request still waits");
+            }
+            LogEvent::ReduceEnded { .. } | LogEvent::MemberRemoved { .. } => {}
             LogEvent::Evicted { copies } => {
                 self.network.counters.evictions.add(*copies as u64);
                 debug!(copies, "evicted");
@@ -209,50 +262,19 @@ impl Execute for Shell {
                 self.network.counters.messages_sent.add(1);
                 self.network.peers.queue(to, &mutants::said(message), &mut rest.unsent);
             }
-            Action::AddPeer(member) => {
-                info!(node = %member.id, address = %member.address, "added a member");
-                connect::add(&self.network, member);
-                self.network.survey.members_changed(machine.members());
-            }
-            Action::DropPeer { node, has_left } => {
-                info!(%node, "removed a member");
-                // Before its address is unknown to the tasks that connect to configured addresses.
-                self.network.identity.own_cluster.member_lost();
-                self.network.peers.remove(node, has_left);
-                self.network.control.remove(node);
-                self.network.survey.members_changed(machine.members());
-            }
+            Action::AddPeer(member) => self.add_peer(member, machine),
+            Action::DropPeer { node, has_left } => self.drop_peer(node, has_left, machine),
             Action::Reconnect(member) => connect::call(&self.network, member),
             Action::CreateSlot { instance, size, writer } => {
-                let as_writer = writer.and_then(|client| self.programs.writer(client));
-                let is_warm = size <= WARM_BYTES_MAX
-                    && self.transfers.store.create_warm(instance, size, as_writer);
-                self.make_ahead();
-                if !is_warm {
-                    return Some(Action::CreateSlot { instance, size, writer });
-                }
-                self.network.events.send(Event::SlotReady { instance });
+                return self.create_slot(instance, size, writer);
             }
             Action::FreeSlot { instance } => {
                 // Stop the transfer: its events must not apply to a later slot of the same instance.
                 self.transfers.stop_fetch(instance);
                 self.transfers.store.free(instance);
             }
-            Action::Spill { kept } => {
-                if let Some(disk) = &self.disk {
-                    let held = self.transfers.store.get(kept.instance);
-                    disk.spill(kept, held);
-                }
-            }
-            Action::Unspill { instance } => {
-                if let (Some(disk), Some(held)) = (&self.disk, self.transfers.store.get(instance)) {
-                    disk.unspill(instance, held);
-                }
-            }
-            Action::DropSpilled { instance } => {
-                if let Some(disk) = &self.disk {
-                    disk.drop_file(instance);
-                }
+            Action::Spill { .. } | Action::Unspill { .. } | Action::DropSpilled { .. } => {
+                self.execute_on_disk(action);
             }
             Action::Fetch { id, instance, source, parts, digest, range } => {
                 receive::start(
@@ -281,12 +303,7 @@ impl Execute for Shell {
                 let (is_busy, peers) = (self.transfers.streams.are_active(), &self.network.peers);
                 self.network.survey.receive(from, &message, is_busy, peers, &mut rest.unsent);
             }
-            Action::Log(LogEvent::LongWait { request, what, state, waited_ns }) => {
-                let (verb, process) = rest.recorder.wait(request);
-                let waited_s = waited_ns / 1_000_000_000;
-                info!(process, verb, waited_s, %what, state, "a request still waits");
-            }
-            Action::Log(note) => self.note(&note),
+            Action::Log(note) => self.note(&note, &rest.recorder),
             Action::Left { lost } => {
                 // The state machine reports it once.
                 let _ = self.left.set(lost);

@@ -110,6 +110,75 @@ const HOLD_TIMEOUT: Duration = Duration::from_secs(2);
 const ADVICE: &str = "the next call attaches to the node that then serves the socket, unless the client was created \
                       with reconnect=False";
 
+/// The error of an attachment that failed, with its remedy.
+fn cannot_attach(path: &Path, error: &io::Error) -> Error {
+    let detail = match error.kind() {
+        io::ErrorKind::NotFound => "there is no socket: start a node with `hoplite node`".into(),
+        io::ErrorKind::ConnectionRefused => {
+            "the node that served it is gone: start one with `hoplite node`".into()
+        }
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => "the node does not reply".into(),
+        io::ErrorKind::PermissionDenied => format!(
+            "its file belongs to another user ({error}): run this process as the node's user, also in a container"
+        ),
+        io::ErrorKind::InvalidData => format!(
+            "the process that serves it uses another protocol ({error}): use a node of the same release"
+        ),
+        _ => error.to_string(),
+    };
+    Error::Attach { path: path.display().to_string(), detail }
+}
+
+/// Connects to the socket at `path`. Also returns the node's process, unless it is in a PID namespace invisible to this
+/// process.
+fn open(path: &Path) -> io::Result<(UnixStream, Option<u32>)> {
+    // Also here: a program may have closed one since its client attached for the first time.
+    fill_standard_descriptors()?;
+    let stream = UnixStream::connect(path)?;
+    // Verify the user before trusting any byte from it.
+    let Peer { user, process } = peer(stream.as_fd())?;
+    if socket::is_stranger(user) {
+        return Err(io::Error::other(format!(
+            "user {user} serves it, but this process runs as user {}: attach to a node of your own user",
+            socket::own_user()
+        )));
+    }
+    Ok((stream, process))
+}
+
+/// Sends this process's greeting and returns that of the node.
+fn greet(
+    stream: &UnixStream,
+    incoming: &mut ReplyReader,
+    capability: Option<String>,
+    timeout: Option<Duration>,
+) -> io::Result<FromNode> {
+    let greeting_timeout = timeout.unwrap_or(GREETING_TIMEOUT).max(Duration::from_millis(1));
+    let refusal_timeout = REFUSAL_TIMEOUT.min(greeting_timeout / 2);
+    stream.set_read_timeout(Some(greeting_timeout - refusal_timeout))?;
+    let version = LOCAL_VERSION;
+    let hello = match capability {
+        None => ToNode::Hello { version },
+        Some(capability) => ToNode::HelloRestricted { version, capability },
+    };
+    // A node that refuses at once has closed the connection by now, after sending the reason.
+    let _ = send_with_fds(stream, &frame(&hello), &[]);
+    let mut greeting = incoming.next(stream, recv_with_fds);
+    let is_late = greeting.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
+    if is_late {
+        // A node at its limit of attachments waits for a free place. It refuses a process that gives up.
+        stream.set_read_timeout(Some(refusal_timeout))?;
+        shutdown(stream, Shutdown::Write)?;
+        greeting = incoming.next(stream, recv_with_fds);
+    }
+    let greeting = greeting?.ok_or_else(|| io::Error::other("the node closed the connection"))?;
+    if is_late && matches!(greeting, FromNode::Welcome { .. }) {
+        return Err(io::ErrorKind::TimedOut.into());
+    }
+    stream.set_read_timeout(None)?;
+    Ok(greeting)
+}
+
 impl Attached {
     /// Attaches to the node that serves `path`, optionally restricted to a capability.
     ///
@@ -121,99 +190,20 @@ impl Attached {
         capability: Option<String>,
         timeout: Option<Duration>,
     ) -> Result<Self, Error> {
-        let fail = |detail: String| Error::Attach { path: path.display().to_string(), detail };
-        let io_fail = |error: io::Error| match error.kind() {
-            io::ErrorKind::NotFound => {
-                fail("there is no socket: start a node with `hoplite node`".into())
-            }
-            io::ErrorKind::ConnectionRefused => {
-                fail("the node that served it is gone: start one with `hoplite node`".into())
-            }
-            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
-                fail("the node does not reply".into())
-            }
-            io::ErrorKind::PermissionDenied => fail(format!(
-                "its file belongs to another user ({error}): run this process as the node's user, also in a container"
-            )),
-            io::ErrorKind::InvalidData => fail(format!(
-                "the process that serves it uses another protocol ({error}): use a node of the same release"
-            )),
-            _ => fail(error.to_string()),
-        };
-        // Also here: a program may have closed one since its client attached for the first time.
-        fill_standard_descriptors().map_err(io_fail)?;
-        let stream = UnixStream::connect(path).map_err(io_fail)?;
-        // Verify the user before trusting any byte from it.
-        let Peer { user, process: node_process } = peer(stream.as_fd()).map_err(io_fail)?;
-        if socket::is_stranger(user) {
-            return Err(fail(format!(
-                "user {user} serves it, but this process runs as user {}: attach to a node of your own user",
-                socket::own_user()
-            )));
-        }
-        let greeting_timeout = timeout.unwrap_or(GREETING_TIMEOUT).max(Duration::from_millis(1));
-        let refusal_timeout = REFUSAL_TIMEOUT.min(greeting_timeout / 2);
-        stream.set_read_timeout(Some(greeting_timeout - refusal_timeout)).map_err(io_fail)?;
-        // A node that refuses at once has closed the connection by now, after sending the reason.
-        let version = LOCAL_VERSION;
-        let hello = match capability {
-            None => ToNode::Hello { version },
-            Some(capability) => ToNode::HelloRestricted { version, capability },
-        };
-        let _ = send_with_fds(&stream, &frame(&hello), &[]);
+        let fail = |error: io::Error| cannot_attach(path, &error);
+        let (stream, node_process) = open(path).map_err(fail)?;
         let mut incoming = ReplyReader::default();
-        let mut greeting = incoming.next(&stream, recv_with_fds);
-        let is_late =
-            greeting.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
-        if is_late {
-            // A node at its limit of attachments waits for a free place. It refuses a process that gives up.
-            stream.set_read_timeout(Some(refusal_timeout)).map_err(io_fail)?;
-            shutdown(&stream, Shutdown::Write).map_err(|error| io_fail(error.into()))?;
-            greeting = incoming.next(&stream, recv_with_fds);
-        }
-        let (member, is_authenticated) = match greeting.map_err(io_fail)? {
-            Some(FromNode::Welcome { .. }) if is_late => {
-                return Err(io_fail(io::ErrorKind::TimedOut.into()));
+        let greeting = greet(&stream, &mut incoming, capability, timeout).map_err(fail)?;
+        let (member, is_authenticated) = match greeting {
+            FromNode::Welcome { member, is_authenticated } => (member, is_authenticated),
+            FromNode::Refused { said } => return Err(fail(io::Error::other(said))),
+            FromNode::NotAllowed { said } => return Err(CallError::NotAllowed(said).into()),
+            _ => {
+                let said = "the process that serves it replied without a greeting: check that it is a node";
+                return Err(fail(io::Error::other(said)));
             }
-            Some(FromNode::Welcome { member, is_authenticated }) => (member, is_authenticated),
-            Some(FromNode::Refused { said }) => return Err(fail(said)),
-            Some(FromNode::NotAllowed { said }) => {
-                return Err(CallError::NotAllowed(said).into());
-            }
-            Some(_) => {
-                return Err(fail(
-                        "the process that serves it replied without a greeting: check that it is a node".into(),
-                    ));
-            }
-            None => return Err(fail("the node closed the connection".into())),
         };
-        stream.set_read_timeout(None).map_err(io_fail)?;
-        fork_safe::note(&stream);
-        let epoll = SharedEpoll::new().map_err(io_fail)?;
-        epoll.add(&stream, 0).map_err(io_fail)?;
-        let shared = Arc::new(Shared {
-            stream,
-            unsent: Mutex::default(),
-            next: AtomicU64::new(1),
-            waiting: Mutex::default(),
-            holding: Mutex::default(),
-            extents: Mutex::default(),
-            epoll: Arc::new(epoll),
-            incoming: Mutex::new(incoming),
-            is_closed: AtomicBool::new(false),
-            ended: OnceLock::new(),
-            process: process_id(),
-        });
-        let of_thread = shared.clone();
-        std::thread::Builder::new()
-            .name("hoplite-attached".into())
-            .spawn(move || {
-                let _end = EndsWithThread(of_thread.clone());
-                // More messages may follow the greeting.
-                of_thread.take();
-                of_thread.epoll.run(|_, _| of_thread.take());
-            })
-            .map_err(io_fail)?;
+        let shared = Shared::begin(stream, incoming).map_err(fail)?;
         Ok(Self { shared, member, node_process, is_authenticated })
     }
 
@@ -309,6 +299,35 @@ impl Drop for Attached {
 }
 
 impl Shared {
+    /// Begins to receive what follows the greeting.
+    fn begin(stream: UnixStream, incoming: ReplyReader) -> io::Result<Arc<Self>> {
+        fork_safe::note(&stream);
+        let epoll = SharedEpoll::new()?;
+        epoll.add(&stream, 0)?;
+        let shared = Arc::new(Self {
+            stream,
+            unsent: Mutex::default(),
+            next: AtomicU64::new(1),
+            waiting: Mutex::default(),
+            holding: Mutex::default(),
+            extents: Mutex::default(),
+            epoll: Arc::new(epoll),
+            incoming: Mutex::new(incoming),
+            is_closed: AtomicBool::new(false),
+            ended: OnceLock::new(),
+            process: process_id(),
+        });
+        let of_thread = shared.clone();
+        let thread = std::thread::Builder::new().name("hoplite-attached".into());
+        thread.spawn(move || {
+            let _end = EndsWithThread(of_thread.clone());
+            // More messages may follow the greeting.
+            of_thread.take();
+            of_thread.epoll.run(|_, _| of_thread.take());
+        })?;
+        Ok(shared)
+    }
+
     fn send(self: &Arc<Self>, message: &ToNode) {
         self.write(frame(message));
     }
@@ -373,60 +392,69 @@ impl Shared {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Ok(None) | Err(_) => break,
             };
-            match message {
-                FromNode::Reply { request, reply: answer, region } => {
-                    let needed = region.as_ref().map_or(0, |region| region.len);
-                    let slot = match region.map(|region| self.open(&region, &mut incoming, &answer))
-                    {
-                        None => Ok(None),
-                        Some(Ok(slot)) => Ok(Some(slot)),
-                        Some(Err(detail)) => {
-                            self.decline(&answer);
-                            Err(CallError::NoMemory { needed, detail })
-                        }
-                    };
-                    if slot.is_err() && matches!(answer, Ok(Reply::Growing { .. })) {
-                        self.send(&ToNode::StopFollowing { request });
-                    }
-                    self.reply(
-                        request,
-                        slot.and_then(|slot| Ok(AttachedReply::Reply(answer?, slot))),
-                    );
-                }
-                FromNode::Description { request, json } => {
-                    self.reply(request, json.map(AttachedReply::Status));
-                }
-                FromNode::Unmap { extents } => {
-                    let mut mapped = lock(&self.extents);
-                    let gone: Vec<Option<Arc<Mapping>>> =
-                        extents.iter().map(|extent| mapped.remove(extent)).collect();
-                    drop(mapped);
-                    drop(gone);
-                    for extent in extents {
-                        self.send(&ToNode::Unmapped { extent });
-                    }
-                }
-                // The end of the connection follows.
-                FromNode::Down { said } => drop(self.ended.set(said)),
-                FromNode::Refused { said } => {
-                    let said = format!(
-                        "the node of this host ended the attachment of this process: {said}"
-                    );
-                    drop(self.ended.set(said));
-                }
-                FromNode::Lifeline => {
-                    let waiting = lock(&self.holding).pop_front();
-                    let late = waiting.map(|waiting| waiting.send(incoming.descriptor()));
-                    if let Some(Err(SendError(Some(lifeline)))) = late {
-                        // The child was forked without it, and must not lose its views while this process lives.
-                        std::mem::forget(lifeline);
-                    }
-                }
-                FromNode::Welcome { .. } | FromNode::NotAllowed { .. } => {}
-            }
+            self.received(message, &mut incoming);
         }
         drop(incoming);
         self.end();
+    }
+
+    fn received(self: &Arc<Self>, message: FromNode, incoming: &mut ReplyReader) {
+        match message {
+            FromNode::Reply { request, reply, region } => {
+                let reply = self.with_memory(request, reply, region, incoming);
+                self.reply(request, reply);
+            }
+            FromNode::Description { request, json } => {
+                self.reply(request, json.map(AttachedReply::Status));
+            }
+            FromNode::Unmap { extents } => {
+                let mut mapped = lock(&self.extents);
+                let gone: Vec<Option<Arc<Mapping>>> =
+                    extents.iter().map(|extent| mapped.remove(extent)).collect();
+                drop(mapped);
+                drop(gone);
+                for extent in extents {
+                    self.send(&ToNode::Unmapped { extent });
+                }
+            }
+            // The end of the connection follows.
+            FromNode::Down { said } => drop(self.ended.set(said)),
+            FromNode::Refused { said } => {
+                let said =
+                    format!("the node of this host ended the attachment of this process: {said}");
+                drop(self.ended.set(said));
+            }
+            FromNode::Lifeline => {
+                let waiting = lock(&self.holding).pop_front();
+                let late = waiting.map(|waiting| waiting.send(incoming.descriptor()));
+                if let Some(Err(SendError(Some(lifeline)))) = late {
+                    // The child was forked without it, and must not lose its views while this process lives.
+                    std::mem::forget(lifeline);
+                }
+            }
+            FromNode::Welcome { .. } | FromNode::NotAllowed { .. } => {}
+        }
+    }
+
+    /// A reply with the memory that it refers to, or the error of memory that can't be used.
+    fn with_memory(
+        self: &Arc<Self>,
+        request: u64,
+        reply: Result<Reply, CallError>,
+        region: Option<Region>,
+        incoming: &mut ReplyReader,
+    ) -> Result<AttachedReply, CallError> {
+        let Some(region) = region else { return Ok(AttachedReply::Reply(reply?, None)) };
+        match self.open(&region, incoming, &reply) {
+            Ok(slot) => Ok(AttachedReply::Reply(reply?, Some(slot))),
+            Err(detail) => {
+                self.decline(&reply);
+                if matches!(reply, Ok(Reply::Growing { .. })) {
+                    self.send(&ToNode::StopFollowing { request });
+                }
+                Err(CallError::NoMemory { needed: region.len, detail })
+            }
+        }
     }
 
     fn reply(&self, request: u64, reply: Result<AttachedReply, CallError>) {

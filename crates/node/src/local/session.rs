@@ -149,50 +149,13 @@ impl Session {
         permit: &mut QuotaPermit,
     ) -> io::Result<()> {
         let mut arriving = RequestReader::default();
-        let greeting = tokio::time::timeout(limits::GREETING_MAX, arriving.next(stream)).await;
-        let Ok(greeting) = greeting else {
-            let seconds = limits::GREETING_MAX.as_secs();
-            self.limit_reached("GREETING_MAX");
-            return Err(io::Error::new(
-                io::ErrorKind::TimedOut,
-                format!("the process sent no greeting for {seconds} s"),
-            ));
-        };
-        let (version, capability) = match greeting? {
+        let Some((version, capability)) = self.greeting(&mut arriving, stream).await? else {
             // A check whether the node is alive.
-            None => return Ok(()),
-            Some((ToNode::Hello { version }, _)) => (version, None),
-            Some((ToNode::HelloRestricted { version, capability }, _)) => {
-                (version, Some(capability))
-            }
-            Some(_) => return Err(invalid("the first message must be a greeting")),
-        };
-        if version != LOCAL_VERSION {
-            let said = format!(
-                "this node uses version {LOCAL_VERSION} of the local protocol, but this process uses \
-                 {version}: install the same release of Hoplite for both"
-            );
-            self.send(FromNode::Refused { said }, None);
             return Ok(());
-        }
-        match Restricted::admit(&self.programs, capability.as_deref()) {
-            Ok(None) => {}
-            Ok(Some(restricted)) => {
-                if let Err(excess) = permit.also(restricted.tenant()) {
-                    self.limit_reached("ATTACHED_MAX");
-                    let said = limits::no_place("clients of its grant", excess);
-                    self.send(FromNode::Refused { said }, None);
-                    return Ok(());
-                }
-                lock(&self.asked).also(restricted.tenant());
-                self.answers.also(restricted.tenant());
-                drop(self.restricted.set(restricted));
-            }
-            Err(said) => {
-                log_once!(info, "capability", %said, "refused a process");
-                self.send(FromNode::NotAllowed { said }, None);
-                return Ok(());
-            }
+        };
+        if let Some(refusal) = self.refusal(version, capability.as_deref(), permit) {
+            self.send(refusal, None);
+            return Ok(());
         }
         let identity = &self.programs.network.identity;
         let (member, is_authenticated) = (identity.member, identity.is_authenticated());
@@ -208,6 +171,61 @@ impl Session {
             }
         }
         Ok(())
+    }
+
+    /// Reads the greeting of the process: its version of the protocol, and its capability. None if it sends nothing.
+    async fn greeting(
+        &self,
+        arriving: &mut RequestReader,
+        stream: &UnixStream,
+    ) -> io::Result<Option<(u32, Option<String>)>> {
+        let greeting = tokio::time::timeout(limits::GREETING_MAX, arriving.next(stream)).await;
+        let Ok(greeting) = greeting else {
+            self.limit_reached("GREETING_MAX");
+            let seconds = limits::GREETING_MAX.as_secs();
+            let said = format!("the process sent no greeting for {seconds} s");
+            return Err(io::Error::new(io::ErrorKind::TimedOut, said));
+        };
+        match greeting? {
+            None => Ok(None),
+            Some((ToNode::Hello { version }, _)) => Ok(Some((version, None))),
+            Some((ToNode::HelloRestricted { version, capability }, _)) => {
+                Ok(Some((version, Some(capability))))
+            }
+            Some(_) => Err(invalid("the first message must be a greeting")),
+        }
+    }
+
+    /// Admits the process, or returns the refusal.
+    fn refusal(
+        &self,
+        version: u32,
+        capability: Option<&str>,
+        permit: &mut QuotaPermit,
+    ) -> Option<FromNode> {
+        if version != LOCAL_VERSION {
+            let said = format!(
+                "this node uses version {LOCAL_VERSION} of the local protocol, but this process uses \
+                 {version}: install the same release of Hoplite for both"
+            );
+            return Some(FromNode::Refused { said });
+        }
+        let restricted = match Restricted::admit(&self.programs, capability) {
+            Ok(restricted) => restricted?,
+            Err(said) => {
+                log_once!(info, "capability", %said, "refused a process");
+                return Some(FromNode::NotAllowed { said });
+            }
+        };
+        if let Err(excess) = permit.also(restricted.tenant()) {
+            self.limit_reached("ATTACHED_MAX");
+            let said = limits::no_place("clients of its grant", excess);
+            return Some(FromNode::Refused { said });
+        }
+        lock(&self.asked).also(restricted.tenant());
+        self.answers.also(restricted.tenant());
+        drop(self.restricted.set(restricted));
+        None
     }
 
     /// Handles a message, whose frame has `bytes` bytes.

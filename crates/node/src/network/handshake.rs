@@ -49,13 +49,13 @@ use tokio::{
 };
 
 use self::greeting::{
-    receive_greeting, receive_secure, refuse, secure, send_greeting, unexpected, unlike,
+    receive_greeting, receive_secure, refuse_with, secure, send_greeting, unexpected, unlike,
 };
 use super::{
     connection_limit::ConnectionPermit,
     own_cluster::{Met, OwnCluster},
     proofs::{ProofContext, SharedSecret, Side, Token, nonce},
-    tls::NodeKey,
+    tls::{NodeKey, Secured},
 };
 use crate::{channel::Channel, error::LinkError, fork_safe, frame};
 
@@ -203,11 +203,44 @@ pub(crate) async fn initiate_over(
 
 async fn introduce(
     me: &Identity,
-    mut stream: TcpStream,
+    stream: TcpStream,
     role: Role,
     target: Option<NodeId>,
 ) -> Result<PeerConnection, LinkError> {
     let address = stream.peer_addr()?;
+    let turn = me.next_turn();
+    let mut secured = secure_stream(me, stream, target).await?;
+    let node = secured.peer;
+    let other_cluster = |theirs, ours| LinkError::OtherCluster { node, address, theirs, ours };
+    let welcome = match present(me, &mut secured, role, target, turn).await? {
+        Greeting::Welcome(welcome) => welcome,
+        Greeting::OtherCluster(theirs) => return Err(other_cluster(theirs, me.own_cluster.id())),
+        other => return Err(unexpected(other)),
+    };
+    if welcome.member.id != node {
+        return Err(LinkError::Stranger);
+    }
+    let theirs = welcome.cluster_id;
+    me.own_cluster
+        .meet(Met::Acceptor, theirs, introduction(target))
+        .map_err(|ours| other_cluster(theirs, ours))?;
+    let session = SharedSecret::new(secured.secret, secured.shown.clone());
+    let (seal, open) = session.keys(Side::Initiator, None, me.no_encryption);
+    let mut channel = Channel { stream: secured.into_inner(), seal, open };
+    let round_trip = match role {
+        Role::Control | Role::ControlReconnect => Some(time_round_trip(&mut channel).await?),
+        _ => None,
+    };
+    let member = welcome.member;
+    Ok(PeerConnection { channel, member, role, turn, round_trip, session, permit: None })
+}
+
+/// Secures a connection to a node, which must be `target` if that is known.
+async fn secure_stream(
+    me: &Identity,
+    mut stream: TcpStream,
+    target: Option<NodeId>,
+) -> Result<Secured, LinkError> {
     stream.write_all(&secure(&me.key)).await?;
     let start = receive_secure(&mut stream).await?;
     if let Some(said) = unlike(&me.key, start.as_ref()) {
@@ -216,71 +249,46 @@ async fn introduce(
     let mut secured = me.key.initiate(stream, start.as_ref()).await?;
     if let Some(target) = target.filter(|target| *target != secured.peer) {
         let replaced = LinkError::Replaced { node: target, by: secured.peer };
-        refuse(&mut secured.stream, replaced.to_string()).await;
-        return Err(replaced);
+        return Err(refuse_with(&mut secured.stream, replaced).await);
     }
-    let (acceptor, binding, cluster) = (secured.peer, secured.binding, me.cluster.clone());
-    let claim = ProofContext {
-        binding: &binding,
-        initiator: me.member.id,
-        acceptor,
-        role,
-        cluster: &cluster,
-    };
-    let proofs = me.tokens.iter().map(|token| claim.prove(token, Side::Initiator)).collect();
-    let (member, no_encryption, turn) = (me.member, me.no_encryption, me.next_turn());
+    Ok(secured)
+}
+
+/// Presents this node to an acceptor. Returns its greeting; that of one that admits this node has proved the token.
+async fn present(
+    me: &Identity,
+    secured: &mut Secured,
+    role: Role,
+    target: Option<NodeId>,
+    turn: u64,
+) -> Result<Greeting, LinkError> {
+    let (initiator, acceptor, binding) = (me.member.id, secured.peer, secured.binding);
+    let claim = ProofContext { binding: &binding, initiator, acceptor, role, cluster: &me.cluster };
     let hello = Hello {
-        cluster: cluster.clone(),
+        cluster: me.cluster.clone(),
         cluster_id: me.own_cluster.id(),
-        member,
+        member: me.member,
         role,
         target,
         turn,
-        no_encryption,
-        proofs,
+        no_encryption: me.no_encryption,
+        proofs: me.tokens.iter().map(|token| claim.prove(token, Side::Initiator)).collect(),
     };
     send_greeting(&mut secured.stream, &Greeting::Hello(hello)).await?;
     // In TLS 1.3 the initiator learns here that the acceptor rejects its certificate.
-    let heard = receive_greeting(&mut secured.stream).await.map_err(|error| me.key.explain(error));
-    let welcome = match heard? {
-        Greeting::Welcome(welcome) => welcome,
-        Greeting::OtherCluster(theirs) => {
-            let (node, ours) = (acceptor, me.own_cluster.id());
-            return Err(LinkError::OtherCluster { node, address, theirs, ours });
+    let heard =
+        receive_greeting(&mut secured.stream).await.map_err(|error| me.key.explain(error))?;
+    if let Greeting::Welcome(welcome) = &heard {
+        let is_proof = |proof: MacBytes| {
+            me.tokens.iter().any(|token| claim.is_proof(token, Side::Acceptor, &proof))
+        };
+        if !me.tokens.is_empty() && !welcome.proof.is_some_and(is_proof) {
+            return Err(LinkError::Refused(
+                "the node at that address did not prove this cluster's token: set the same token on all nodes".into(),
+            ));
         }
-        other => return Err(unexpected(other)),
-    };
-    let is_proof = |proof: MacBytes| {
-        me.tokens.iter().any(|token| claim.is_proof(token, Side::Acceptor, &proof))
-    };
-    if !me.tokens.is_empty() && !welcome.proof.is_some_and(is_proof) {
-        return Err(LinkError::Refused(
-            "the node at that address did not prove this cluster's token: set the same token on all nodes".into(),
-        ));
     }
-    if welcome.member.id != secured.peer {
-        return Err(LinkError::Stranger);
-    }
-    let theirs = welcome.cluster_id;
-    me.own_cluster
-        .meet(Met::Acceptor, theirs, introduction(target))
-        .map_err(|ours| LinkError::OtherCluster { node: acceptor, address, theirs, ours })?;
-    let session = SharedSecret::new(secured.secret, secured.shown.clone());
-    let (seal, open) = session.keys(Side::Initiator, None, no_encryption);
-    let mut channel = Channel { stream: secured.into_inner(), seal, open };
-    let round_trip = match role {
-        Role::Control | Role::ControlReconnect => Some(time_round_trip(&mut channel).await?),
-        _ => None,
-    };
-    Ok(PeerConnection {
-        channel,
-        member: welcome.member,
-        role,
-        turn,
-        round_trip,
-        session,
-        permit: None,
-    })
+    Ok(heard)
 }
 
 /// An initiator that expects no certain node knows only an address, from its configuration.

@@ -9,7 +9,10 @@ use tokio::{io::AsyncWriteExt, net::TcpStream};
 
 use super::{
     Identity, PeerConnection, TIMEOUT,
-    greeting::{read_start, receive_greeting, refuse, secure, send_greeting, unexpected, unlike},
+    greeting::{
+        read_start, receive_greeting, refuse, refuse_with, secure, send_greeting, unexpected,
+        unlike,
+    },
     in_time, introduction, prepare,
 };
 use crate::{
@@ -52,8 +55,7 @@ pub(crate) async fn accept(
             }
             Err(error @ LinkError::Wire(WireError::OtherVersion { .. })) => {
                 // Its header has this node's version, so the initiator knows both, too.
-                refuse(&mut stream, error.to_string()).await;
-                return Err(error);
+                return Err(refuse_with(&mut stream, error).await);
             }
             Err(error) => return Err(error),
         };
@@ -95,52 +97,20 @@ async fn admit_caller(
         Greeting::Refused(said) => return Err(LinkError::Declined(said)),
         other => return Err(unexpected(other)),
     };
-    let (initiator, role, cluster) = (secured.peer, hello.role, hello.cluster.as_str());
-    let binding = secured.binding;
-    let claim =
-        ProofContext { binding: &binding, initiator, acceptor: me.member.id, role, cluster };
+    let (initiator, role, binding) = (secured.peer, hello.role, secured.binding);
+    let (acceptor, cluster) = (me.member.id, hello.cluster.as_str());
+    let claim = ProofContext { binding: &binding, initiator, acceptor, role, cluster };
     let known = me.tokens.iter().find(|token| {
         let mut proofs = hello.proofs.iter().take(hoplite_proto::wire::TOKENS_MAX);
         proofs.any(|proof| claim.is_proof(token, Side::Initiator, proof))
     });
-    let refusal = if known.is_none() && !me.tokens.is_empty() {
-        Some(
-            "the initiator did not prove this cluster's token: set the same token on all nodes"
-                .to_string(),
-        )
-    } else if me.tokens.is_empty() && !hello.proofs.is_empty() {
-        Some("the initiator proved a token, but the acceptor has none: set the same token on all nodes".to_string())
-    } else if hello.cluster != me.cluster {
-        let (ours, theirs) = (Quoted(&me.cluster), Quoted(&hello.cluster));
-        Some(format!(
-            "this is a node of cluster {ours}, not {theirs}: set the same cluster name on both"
-        ))
-    } else if let Some(target) = hello.target.filter(|target| *target != me.member.id) {
-        Some(format!("node {} has replaced node {target} at this address", me.member.id))
-    } else if hello.member.id != initiator {
-        Some(format!(
-            "the initiator claims to be node {}, but its key belongs to {initiator}",
-            hello.member.id
-        ))
-    } else if hello.no_encryption != me.no_encryption {
-        let [plain, sealed] = ["sends without encryption (--no-encryption)", "encrypts"];
-        let (ours, theirs) = if me.no_encryption { (plain, sealed) } else { (sealed, plain) };
-        Some(format!(
-            "the acceptor {ours}, but the initiator {theirs}: use the same setting on all nodes"
-        ))
-    } else {
-        None
-    };
-    if let Some(said) = refusal {
+    if let Some(said) = refusal(me, &hello, initiator, known.is_some()) {
         return Err(refuse(&mut secured.stream, said).await);
     }
     let permit = matches!(role, Role::Payload | Role::Relay).then(|| permit(initiator)).transpose();
     let permit = match permit {
         Ok(permit) => permit,
-        Err(error) => {
-            refuse(&mut secured.stream, error.to_string()).await;
-            return Err(error);
-        }
+        Err(error) => return Err(refuse_with(&mut secured.stream, error).await),
     };
     let theirs = hello.cluster_id;
     let agreed = me.own_cluster.meet(Met::Initiator, theirs, introduction(hello.target));
@@ -169,6 +139,43 @@ async fn admit_caller(
     Ok(PeerConnection { channel, member, role, turn, round_trip: None, session, permit })
 }
 
+/// Why a node is not admitted, if so. `has_token` if it has proved a token of this node.
+fn refusal(me: &Identity, hello: &Hello, initiator: NodeId, has_token: bool) -> Option<String> {
+    let me_id = me.member.id;
+    if !has_token && !me.tokens.is_empty() {
+        let said =
+            "the initiator did not prove this cluster's token: set the same token on all nodes";
+        return Some(said.into());
+    }
+    if me.tokens.is_empty() && !hello.proofs.is_empty() {
+        let said = "the initiator proved a token, but the acceptor has none: set the same token on all nodes";
+        return Some(said.into());
+    }
+    if hello.cluster != me.cluster {
+        let (ours, theirs) = (Quoted(&me.cluster), Quoted(&hello.cluster));
+        return Some(format!(
+            "this is a node of cluster {ours}, not {theirs}: set the same cluster name on both"
+        ));
+    }
+    if let Some(target) = hello.target.filter(|target| *target != me_id) {
+        return Some(format!("node {me_id} has replaced node {target} at this address"));
+    }
+    if hello.member.id != initiator {
+        let claimed = hello.member.id;
+        return Some(format!(
+            "the initiator claims to be node {claimed}, but its key belongs to {initiator}"
+        ));
+    }
+    if hello.no_encryption != me.no_encryption {
+        let [plain, sealed] = ["sends without encryption (--no-encryption)", "encrypts"];
+        let (ours, theirs) = if me.no_encryption { (plain, sealed) } else { (sealed, plain) };
+        return Some(format!(
+            "the acceptor {ours}, but the initiator {theirs}: use the same setting on all nodes"
+        ));
+    }
+    None
+}
+
 /// Resumes the session of a node, or refuses it.
 async fn admit_resumed(
     me: &Identity,
@@ -180,8 +187,7 @@ async fn admit_resumed(
     let Resume { initiator, target, nonce, pass } = resume;
     if *target != me.member.id {
         let replaced = LinkError::Replaced { node: *target, by: me.member.id };
-        refuse(&mut stream, replaced.to_string()).await;
-        return Err(replaced);
+        return Err(refuse_with(&mut stream, replaced).await);
     }
     let Some(session) = admit(*initiator, nonce, pass) else {
         let said = "unknown session: repeat the handshake".to_string();
@@ -189,10 +195,7 @@ async fn admit_resumed(
     };
     let permit = match permit(*initiator) {
         Ok(permit) => permit,
-        Err(error) => {
-            refuse(&mut stream, error.to_string()).await;
-            return Err(error);
-        }
+        Err(error) => return Err(refuse_with(&mut stream, error).await),
     };
     send_greeting(&mut stream, &Greeting::Resumed(session.prove(Side::Acceptor, nonce))).await?;
     let (seal, open) = session.keys(Side::Acceptor, Some(nonce), me.no_encryption);

@@ -89,6 +89,15 @@ pub(super) async fn refuse<W: AsyncWrite + Unpin>(writer: &mut W, said: String) 
     LinkError::Refused(said)
 }
 
+/// Sends an error as the reason of a refusal.
+pub(super) async fn refuse_with<W: AsyncWrite + Unpin>(
+    writer: &mut W,
+    error: LinkError,
+) -> LinkError {
+    refuse(writer, error.to_string()).await;
+    error
+}
+
 /// The error for an unexpected greeting.
 pub(super) fn unexpected(greeting: Greeting) -> LinkError {
     let what = match greeting {
