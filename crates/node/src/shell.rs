@@ -30,10 +30,7 @@ use crate::{
         report::{self, Parts},
     },
     repeats::log_once,
-    transfer::{
-        receive::{self, FetchRequest},
-        shared::Transfers,
-    },
+    transfer::{receive, shared::Transfers},
 };
 
 /// The parts of a node that execute actions.
@@ -268,21 +265,12 @@ impl Execute for Shell {
             Action::CreateSlot { instance, size, writer } => {
                 return self.create_slot(instance, size, writer);
             }
-            Action::FreeSlot { instance } => {
-                // Stop the transfer: its events must not apply to a later slot of the same instance.
-                self.transfers.stop_fetch(instance);
-                self.transfers.store.free(instance);
-            }
+            Action::FreeSlot { instance } => self.transfers.store.free(instance),
             Action::Spill { .. } | Action::Unspill { .. } | Action::DropSpilled { .. } => {
                 self.execute_on_disk(action);
             }
-            Action::Fetch { id, instance, source, parts, digest, range } => {
-                receive::start(
-                    &self.transfers,
-                    FetchRequest { id, instance, source, parts, digest, range },
-                );
-            }
-            Action::StopFetch { instance } => self.transfers.stop_fetch(instance),
+            Action::Fetch(order) => receive::start(&self.transfers, order),
+            Action::StopFetch { fetch } => self.transfers.stop_fetch(fetch),
             Action::Serve { serve, instance, relayed } => {
                 self.transfers.grant_serve(serve, instance, relayed);
             }

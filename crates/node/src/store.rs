@@ -29,8 +29,8 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct StoredCopy {
     slot: Slot,
-    /// Locked by the task that receives the missing bytes.
-    pub(crate) receiving: tokio::sync::Mutex<()>,
+    /// The ranges that tasks receive.
+    pub(crate) receiving: ReceivedRanges,
     /// Checksums of the received frames, by offset.
     sums: Mutex<HashMap<u64, Sum>>,
     changed: Notify,
@@ -187,6 +187,42 @@ impl StoredCopy {
     }
 }
 
+/// The ranges of a copy that tasks receive, each until its task has ended.
+#[derive(Debug, Default)]
+pub(crate) struct ReceivedRanges {
+    taken: Mutex<Ranges>,
+    released: Notify,
+}
+
+impl ReceivedRanges {
+    /// Waits until no other task receives any of these bytes: a stopped transfer may still be ending.
+    pub(crate) async fn take(&self, bytes: Ranges) -> TakenRanges<'_> {
+        until(&self.released, || {
+            let mut taken = lock(&self.taken);
+            let is_free = taken.intersect(&bytes).is_empty();
+            is_free.then(|| bytes.iter().for_each(|range| taken.insert(range)))
+        })
+        .await;
+        TakenRanges { all: self, bytes }
+    }
+}
+
+/// The ranges that one task receives.
+#[derive(Debug)]
+pub(crate) struct TakenRanges<'a> {
+    all: &'a ReceivedRanges,
+    bytes: Ranges,
+}
+
+impl Drop for TakenRanges<'_> {
+    fn drop(&mut self) {
+        let mut taken = lock(&self.all.taken);
+        self.bytes.iter().for_each(|range| taken.remove(range));
+        drop(taken);
+        self.all.released.notify_waiters();
+    }
+}
+
 /// Counts a waiting task while it exists.
 struct Following<'a>(&'a AtomicUsize);
 
@@ -286,7 +322,7 @@ impl Store {
 
     fn insert(&self, instance: Instance, slot: Slot) {
         let (changed, followers) = (Notify::new(), AtomicUsize::new(0));
-        let (receiving, abandoned) = (tokio::sync::Mutex::new(()), AtomicBool::new(false));
+        let (receiving, abandoned) = (ReceivedRanges::default(), AtomicBool::new(false));
         let sums = Mutex::default();
         let upstream = AtomicU16::new(0);
         let stored = StoredCopy { slot, receiving, sums, changed, followers, upstream, abandoned };

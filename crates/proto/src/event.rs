@@ -10,7 +10,7 @@ use crate::{
     directory::Slice,
     error::Error,
     failed_members::ReconnectFailure,
-    id::{ClientId, Instance, NodeId, ObjectId, ReduceId, RequestId, ServeId},
+    id::{ClientId, FetchId, Instance, NodeId, ObjectId, ReduceId, RequestId, ServeId},
     inline::Inline,
     inspection::Inspection,
     lifetime::Lifetime,
@@ -211,10 +211,8 @@ pub enum Event {
     },
     /// More of a copy has arrived. The shell reports this at most every [`FETCH_PROGRESS_NS`].
     FetchProgress {
-        /// The copy.
-        instance: Instance,
-        /// The source.
-        source: NodeId,
+        /// The transfer.
+        fetch: FetchId,
         /// Bytes that this transfer has delivered.
         received: u64,
         /// Bytes that this transfer has yet to deliver.
@@ -222,17 +220,15 @@ pub enum Event {
         /// Number of transfers that share the busier end of its link, including this one.
         shares: u16,
     },
-    /// A copy has arrived.
+    /// Everything that a transfer was to deliver has arrived.
     Fetched {
-        /// The copy.
-        instance: Instance,
+        /// The transfer.
+        fetch: FetchId,
     },
-    /// The transfer of a copy ended before the copy was complete.
+    /// A transfer ended before it had delivered everything.
     FetchFailed {
-        /// The copy.
-        instance: Instance,
-        /// The source.
-        source: NodeId,
+        /// The transfer.
+        fetch: FetchId,
         /// Whether the source replied that it has no such copy.
         not_here: bool,
     },
@@ -243,10 +239,8 @@ pub enum Event {
     },
     /// A whole copy has arrived, but does not match its creator's digest.
     CopyCorrupt {
-        /// The copy.
-        instance: Instance,
-        /// The node that sent the last part.
-        source: NodeId,
+        /// The transfer that sent the last part.
+        fetch: FetchId,
     },
     /// An inline object from an owner does not match its creator's digest. The shell drops the message.
     InlineCorrupt {
@@ -309,6 +303,29 @@ pub enum Event {
     DeadlinePassed,
 }
 
+/// A transfer of missing blocks of a copy to this node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FetchOrder {
+    /// Its number.
+    pub fetch: FetchId,
+    /// The object.
+    pub id: ObjectId,
+    /// The copy.
+    pub instance: Instance,
+    /// The source.
+    pub source: NodeId,
+    /// The missing bytes of these ranges are received, in this order; `None` for all that is missing.
+    pub ranges: Option<Vec<Range<u64>>>,
+    /// Whether the other ranges are produced here: the transfer ends when they are there too. The source may not know
+    /// yet that it will have the ranges.
+    pub in_parts: bool,
+    /// Expected digest of the whole copy, for a transfer of all that is missing; a mismatch results in
+    /// [`Event::CopyCorrupt`].
+    pub digest: Option<Digest>,
+    /// Where the bytes of the copy are in the source's copy; `None` if both are copies of the same instance.
+    pub range: Option<RangeSource>,
+}
+
 /// Something that the shell must do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
@@ -356,8 +373,8 @@ pub enum Action {
         /// The client that will write it, if any.
         writer: Option<ClientId>,
     },
-    /// Release the memory of a copy. Readers of a complete copy keep it; readers that wait for the rest of a partial
-    /// one are notified.
+    /// Release the memory of a copy, into which no transfer runs any more. Readers of a complete copy keep it; readers
+    /// that wait for the rest of a partial one are notified.
     FreeSlot {
         /// The copy.
         instance: Instance,
@@ -379,27 +396,13 @@ pub enum Action {
         /// The copy.
         instance: Instance,
     },
-    /// Receive the missing blocks of a copy; results in `Fetched`, `FetchFailed` or `CopyCorrupt`. It replaces an
-    /// earlier transfer of the copy, which then has no result.
-    Fetch {
-        /// The object.
-        id: ObjectId,
-        /// The instance.
-        instance: Instance,
-        /// The source.
-        source: NodeId,
-        /// Ranges to receive, in this order; `None` receives all that is missing. The other ranges are produced here,
-        /// and the copy is complete when they are there too. The source may not know yet that it will have the ranges.
-        parts: Option<Vec<Range<u64>>>,
-        /// Expected digest of the whole copy; a mismatch results in [`Event::CopyCorrupt`].
-        digest: Option<Digest>,
-        /// Where the bytes of the copy are in the source's copy; `None` if both are copies of the same instance.
-        range: Option<RangeSource>,
-    },
-    /// Stop receiving. No event results.
+    /// Receive missing blocks of a copy; results in `Fetched`, `FetchFailed` or `CopyCorrupt`. Several transfers into
+    /// one copy have disjoint ranges.
+    Fetch(FetchOrder),
+    /// Stop a transfer. No event results.
     StopFetch {
-        /// The copy.
-        instance: Instance,
+        /// The transfer.
+        fetch: FetchId,
     },
     /// Send a copy, including what still arrives of it; results in `ServeEnded`.
     Serve {

@@ -307,6 +307,10 @@ pub struct RequestId(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ServeId(pub u64);
 
+/// A transfer to this node, of ranges of a copy from one source. Numbered by the state machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct FetchId(pub u64);
+
 /// Mixes a number so that each of its bits affects half of the bits of the result (the finalizer of SplitMix64).
 pub const fn mix(number: u64) -> u64 {
     let a = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -16,7 +16,7 @@ use std::{
 };
 
 use hoplite_proto::{
-    id::{Instance, NodeId, ObjectId, ServeId},
+    id::{FetchId, Instance, NodeId, ObjectId, ServeId},
     limits::WINDOW_BYTES,
     message::FoldKey,
     node::{RangeSource, SpilledCopy},
@@ -206,7 +206,7 @@ pub(crate) enum FlowTarget {
     Copy {
         id: ObjectId,
         instance: Instance,
-        attempt: u64,
+        fetch: FetchId,
         sink: SlotId,
         serve: Option<ServeId>,
         /// Whether the sender produces the copy, and may not have the order yet.
@@ -222,9 +222,7 @@ pub(crate) enum FlowTarget {
 #[derive(Debug)]
 struct Gathered {
     node: NodeId,
-    instance: Instance,
-    attempt: u64,
-    source: NodeId,
+    fetch: FetchId,
 }
 
 #[derive(Clone, Copy, Debug)]

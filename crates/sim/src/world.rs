@@ -6,7 +6,7 @@ mod surveying;
 use std::{collections::BTreeMap, net::SocketAddr};
 
 use hoplite_proto::{
-    id::{Instance, NodeId, RequestId},
+    id::{FetchId, Instance, NodeId, RequestId},
     members::Member,
     message::{FoldKey, Message},
     node::{Action, Event, Node},
@@ -68,8 +68,8 @@ pub(crate) struct Host {
     pub(crate) slots: BTreeMap<Instance, SlotId>,
     /// Copies on its disk.
     pub(crate) files: BTreeMap<Instance, File>,
-    /// Copies that it receives, with their attempts.
-    pub(crate) fetches: BTreeMap<Instance, u64>,
+    /// Its transfers, each with the copy that it fills.
+    pub(crate) fetches: BTreeMap<FetchId, Instance>,
     pub(crate) surveys: Surveys,
     /// Number of messages received from other nodes.
     pub(crate) heard: u64,
@@ -135,9 +135,7 @@ pub(crate) enum SimEvent {
     /// A copy is complete, or its sender is lost; ignored if the attempt was stopped.
     FetchOver {
         node: NodeId,
-        instance: Instance,
-        attempt: u64,
-        source: NodeId,
+        fetch: FetchId,
         failed: Option<NotHere>,
     },
     FoldStalls {
@@ -361,9 +359,7 @@ impl World {
             SimEvent::FlowRequested { flow } => self.flow_requested(flow),
             SimEvent::BlockSent { flow } => self.block_sent(flow),
             SimEvent::BlockArrived { flow, piece } => self.block_arrived(flow, piece),
-            SimEvent::FetchOver { node, instance, attempt, source, failed } => {
-                self.fetch_over(node, instance, attempt, source, failed);
-            }
+            SimEvent::FetchOver { node, fetch, failed } => self.fetch_over(node, fetch, failed),
             SimEvent::FoldStalls { fold } => self.fold_stalls(fold),
             SimEvent::FoldOver { node, key, failure, target } => {
                 self.fold_ended(node, key, failure, target);
@@ -395,12 +391,6 @@ impl World {
         let Some(host) = self.hosts.get_mut(&node).filter(|host| host.is_up) else { return };
         self.trace.line(now, Some(node), "event", || format!("{event:?}"));
         let mut actions = Vec::new();
-        if let Event::Fetched { instance } = &event
-            && let Some(copy) = host.node.table().get(*instance)
-        {
-            // It may be evicted in the same event.
-            self.users.came.insert(copy.id.clone());
-        }
         host.node.handle(now, event, &mut actions);
         if !self.is_calm {
             self.check_small_copies(node, &actions);

@@ -8,9 +8,9 @@ use std::{
 };
 
 use hoplite_proto::{
-    id::{Instance, NodeId, ObjectId, RequestId, ServeId},
+    id::{FetchId, Instance, NodeId, ObjectId, RequestId, ServeId},
     message::{Announce, FoldKey, FoldOrder, Message, Source},
-    node::{Action, Event, LimitSubject, LogEvent, Node as Machine},
+    node::{Action, Event, FetchOrder, LimitSubject, LogEvent, Node as Machine},
     table::{FileState, Residency},
     time::Instant,
 };
@@ -52,6 +52,8 @@ pub(crate) struct Recorder {
     pub(super) events: Events,
     /// Copies that arrive.
     pub(super) transfers: HashMap<Instance, Transfer>,
+    /// The copy that each running transfer fills.
+    fetches: HashMap<FetchId, Instance>,
     /// Sources that were chosen and have not begun to send.
     chosen: HashMap<ObjectId, Choice>,
     /// Requests without a reply.
@@ -91,16 +93,15 @@ impl Recorder {
                 self.reads.forget(*client);
                 self.clients.forget(*client);
             }
-            Event::FetchProgress { instance, received, missing, .. } => {
-                self.transfers.entry(*instance).and_modify(|transfer| {
+            Event::FetchProgress { fetch, received, missing, .. } => {
+                let instance = self.fetches.get(fetch);
+                if let Some(transfer) = instance.and_then(|it| self.transfers.get_mut(it)) {
                     transfer.bytes = transfer.bytes.max(received + missing);
                     transfer.received = transfer.bytes - missing;
-                });
+                }
             }
-            Event::Fetched { instance } => self.fetched(*instance),
-            Event::FetchFailed { instance, source, not_here } => {
-                self.fetch_failed(*instance, *source, *not_here);
-            }
+            Event::Fetched { fetch } => self.fetched(*fetch),
+            Event::FetchFailed { fetch, not_here } => self.fetch_failed(*fetch, *not_here),
             Event::ServeEnded { serve } => self.serve_ended(*serve, machine),
             Event::Spilled { instance } | Event::Unspilled { instance } => {
                 self.file_ended(*instance, machine);
@@ -113,8 +114,11 @@ impl Recorder {
             Event::BlockCorrupt { source } => {
                 self.record(What::Corrupt { source: *source, id: None });
             }
-            Event::CopyCorrupt { instance, source } => {
-                self.record(What::Corrupt { source: *source, id: id_of(*instance, machine) });
+            Event::CopyCorrupt { fetch } => {
+                let known = self.end_fetch(*fetch).map(|(_, it)| (it.source, it.id.clone()));
+                if let Some((source, id)) = known {
+                    self.record(What::Corrupt { source, id: Some(id) });
+                }
             }
             Event::InlineCorrupt { id, source } => {
                 self.record(What::Corrupt { source: *source, id: Some(id.clone()) });
@@ -135,15 +139,12 @@ impl Recorder {
             Action::FreeSlot { instance } => {
                 self.transfers.remove(instance);
             }
-            Action::StopFetch { instance } => {
-                if let Some(transfer) = self.transfers.get_mut(instance) {
+            Action::StopFetch { fetch } => {
+                if let Some((_, transfer)) = self.end_fetch(*fetch) {
                     transfer.is_running = false;
                 }
             }
-            Action::Fetch { id, instance, source, parts, .. } => {
-                let is_ordered = parts.is_some();
-                self.fetch(id, *instance, *source, is_ordered, machine);
-            }
+            Action::Fetch(order) => self.fetch(order, machine),
             Action::Serve { serve, instance, relayed } => {
                 let count = if *relayed {
                     &mut self.totals.serves_relayed
@@ -226,18 +227,13 @@ impl Recorder {
         self.latencies.asked(self.now, latency, question);
     }
 
-    fn fetch(
-        &mut self,
-        id: &ObjectId,
-        instance: Instance,
-        source: NodeId,
-        is_ordered: bool,
-        machine: &Machine,
-    ) {
+    fn fetch(&mut self, order: &FetchOrder, machine: &Machine) {
+        let FetchOrder { fetch, ref id, instance, source, in_parts, .. } = *order;
+        insert_bounded(&mut self.fetches, fetch, instance);
         let before = self.transfers.get(&instance);
         let received = before.map_or(0, |before| before.received);
         let bytes = machine.table().get(instance).map_or(0, |copy| copy.meta.size);
-        let usual = if is_ordered { Choice::Ordered } else { Choice::Redirect };
+        let usual = if in_parts { Choice::Ordered } else { Choice::Redirect };
         let choice = self.chosen.remove(id).unwrap_or(usual);
         let resumed = received > 0;
         self.totals.fetches_resumed += u64::from(resumed);
@@ -248,16 +244,24 @@ impl Recorder {
         self.record(What::Fetch { id: id.clone(), instance, source, bytes, resumed });
     }
 
-    fn fetched(&mut self, instance: Instance) {
+    /// A transfer has ended. Returns its copy, and what is known of that.
+    fn end_fetch(&mut self, fetch: FetchId) -> Option<(Instance, &mut Transfer)> {
+        let instance = self.fetches.remove(&fetch)?;
+        Some((instance, self.transfers.get_mut(&instance)?))
+    }
+
+    fn fetched(&mut self, fetch: FetchId) {
+        let Some(instance) = self.fetches.remove(&fetch) else { return };
         let Some(transfer) = self.transfers.remove(&instance) else { return };
         let Transfer { id, source, bytes, since, .. } = transfer;
         self.record(What::Fetched { id, instance, source, bytes, ns: self.now.since(since) });
     }
 
-    fn fetch_failed(&mut self, instance: Instance, source: NodeId, not_here: bool) {
-        let Some(transfer) = self.transfers.get_mut(&instance) else { return };
+    fn fetch_failed(&mut self, fetch: FetchId, not_here: bool) {
+        let Some((instance, transfer)) = self.end_fetch(fetch) else { return };
         transfer.is_running = false;
-        let (id, bytes, received) = (transfer.id.clone(), transfer.bytes, transfer.received);
+        let Transfer { source, bytes, received, .. } = *transfer;
+        let id = transfer.id.clone();
         let why = if not_here { "it has no such copy" } else { "the transfer broke" };
         self.record(What::FetchFailed { id, instance, source, bytes, received, why });
     }

@@ -3,12 +3,12 @@
 use hoplite_proto::{
     broadcast::Reason,
     error::Error,
-    id::{ClientId, Instance, Name, NodeId, ObjectId, RequestId, ServeId},
+    id::{ClientId, FetchId, Instance, Name, NodeId, ObjectId, RequestId, ServeId},
     limits::INLINE_BYTES_MAX,
     members::Member,
     message::{FoldKey, FoldOrder, Message},
     meta::{Dtype, Meta, Op},
-    node::{Action, Config, Event, LogEvent, Node as Machine},
+    node::{Action, Config, Event, FetchOrder, LogEvent, Node as Machine},
     request::Request,
     time::Instant,
 };
@@ -132,9 +132,11 @@ fn a_wait_states_what_is_missing() {
     assert_eq!(scene.recorder.wait(RequestId(scene.requests)), ("get", Some(700)));
 }
 
-fn fetch(scene: &mut Scene, source: NodeId) {
-    let (id, digest, parts, range) = (named("a"), None, None, None);
-    scene.action(Action::Fetch { id, instance: COPY, source, parts, digest, range });
+fn fetch(scene: &mut Scene, number: u64, source: NodeId) {
+    let (fetch, id) = (FetchId(number), named("a"));
+    let (ranges, in_parts, digest, range) = (None, false, None, None);
+    let order = FetchOrder { fetch, id, instance: COPY, source, ranges, in_parts, digest, range };
+    scene.action(Action::Fetch(order));
 }
 
 #[test]
@@ -192,25 +194,19 @@ fn a_transfer_runs_until_it_has_arrived_and_a_second_source_resumes_it() {
     let mut scene = Scene::new();
     let reason = Reason::IdleRelay { depth: 2 };
     scene.action(Action::Log(LogEvent::SourceChosen { id: named("a"), source: OTHER, reason }));
-    fetch(&mut scene, OTHER);
-    let progress = |source| Event::FetchProgress {
-        instance: COPY,
-        source,
-        received: 30,
-        missing: 70,
-        shares: 1,
-    };
-    scene.event(progress(OTHER));
+    fetch(&mut scene, 1, OTHER);
+    let (received, missing, shares) = (30, 70, 1);
+    scene.event(Event::FetchProgress { fetch: FetchId(1), received, missing, shares });
     let transfer = scene.activity(0, 1)["transfers"][0].clone();
     assert_eq!((&transfer["received"], &transfer["bytes"]), (&30.into(), &100.into()));
     assert_eq!(transfer["choice"], "idle_relay");
     assert_eq!(transfer["reason"], "idle relay at depth 2");
-    scene.event(Event::FetchFailed { instance: COPY, source: OTHER, not_here: false });
+    scene.event(Event::FetchFailed { fetch: FetchId(1), not_here: false });
     assert_eq!(scene.last()["received"], 30);
     assert!(scene.activity(0, 1)["transfers"].as_array().unwrap().is_empty());
-    fetch(&mut scene, NodeId(3));
+    fetch(&mut scene, 2, NodeId(3));
     assert_eq!(scene.last()["resumed"], true);
-    scene.event(Event::Fetched { instance: COPY });
+    scene.event(Event::Fetched { fetch: FetchId(2) });
     let fetched = scene.last();
     assert_eq!(
         (&fetched["kind"], &fetched["source"]),
@@ -222,10 +218,11 @@ fn a_transfer_runs_until_it_has_arrived_and_a_second_source_resumes_it() {
 #[test]
 fn a_redirect_is_the_choice_of_the_next_source() {
     let mut scene = Scene::new();
-    fetch(&mut scene, OTHER);
+    fetch(&mut scene, 1, OTHER);
     let (before, source) = (OTHER, NodeId(3));
     scene.action(Action::Log(LogEvent::SourceReplaced { id: named("a"), before, source }));
-    fetch(&mut scene, source);
+    scene.action(Action::StopFetch { fetch: FetchId(1) });
+    fetch(&mut scene, 2, source);
     assert_eq!(scene.activity(0, 1)["transfers"][0]["choice"], "redirect");
     assert_eq!(scene.kinds(), ["fetch", "redirect", "fetch"]);
     scene.action(Action::FreeSlot { instance: COPY });

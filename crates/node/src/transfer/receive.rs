@@ -11,12 +11,13 @@ use std::{
 
 use hoplite_proto::{
     credit::CreditWindow,
-    id::{Instance, NodeId, ObjectId},
+    id::{FetchId, NodeId},
     limits::{CREDIT_BYTES, INLINE_BYTES_MAX, WINDOW_BYTES},
     message::FoldKey,
     meta::Digest,
-    node::{Event, FETCH_PROGRESS_NS, RangeSource},
+    node::{Event, FETCH_PROGRESS_NS, FetchOrder, RangeSource},
     pipeline::frame_bytes,
+    ranges::Ranges,
     wire::{self, Fetch, FetchTarget, FrameKind, Header, Unavailable, WireError},
 };
 use tokio::{io::AsyncReadExt, net::TcpStream, sync::mpsc};
@@ -41,20 +42,6 @@ use crate::{
     store::StoredCopy,
 };
 
-/// A copy to receive.
-#[derive(Debug)]
-pub(crate) struct FetchRequest {
-    pub(crate) id: ObjectId,
-    pub(crate) instance: Instance,
-    pub(crate) source: NodeId,
-    /// The parts to receive, in order, if this node computes the rest: see [`hoplite_proto::node::Action::Fetch`].
-    pub(crate) parts: Option<Vec<Range<u64>>>,
-    /// The expected digest of the whole copy.
-    pub(crate) digest: Option<Digest>,
-    /// Where the copy is in that of the source, if it is a range of it.
-    pub(crate) range: Option<RangeSource>,
-}
-
 /// The result of a transfer.
 enum End {
     Complete,
@@ -62,35 +49,40 @@ enum End {
 }
 
 /// Starts to receive the missing bytes of a copy.
-pub(crate) fn start(transfers: &Arc<Transfers>, wanted: FetchRequest) {
-    transfers.begin_fetch(wanted.instance, |serial| {
-        let receiving = run_fetch(transfers.clone(), wanted, serial);
+pub(crate) fn start(transfers: &Arc<Transfers>, wanted: FetchOrder) {
+    transfers.begin_fetch(wanted.fetch, || {
+        let receiving = run_fetch(transfers.clone(), wanted);
         transfers.tasks.spawn(Task::Receive, receiving).abort_handle()
     });
 }
 
 /// Receives the missing bytes of a copy, and reports the result to the state machine.
-async fn run_fetch(transfers: Arc<Transfers>, wanted: FetchRequest, serial: u64) {
-    let (instance, source) = (wanted.instance, wanted.source);
-    let Some(stored) = transfers.store.get(instance) else { return };
-    // A stopped transfer may still be ending; until then only it may write the missing bytes.
-    let permit = stored.receiving.lock().await;
+async fn run_fetch(transfers: Arc<Transfers>, wanted: FetchOrder) {
+    let (fetch, source) = (wanted.fetch, wanted.source);
+    let Some(stored) = transfers.store.get(wanted.instance) else { return };
+    let bytes: Ranges = match &wanted.ranges {
+        Some(ranges) => ranges.iter().cloned().collect(),
+        None => Ranges::full(stored.len()),
+    };
+    // Until a stopped transfer has ended, only it may write its bytes.
+    let taken = stored.receiving.take(bytes.clone()).await;
     let (result, digest) = receive_and_digest(&transfers, &stored, &wanted).await;
-    if let (Ok(End::Complete), Some(_)) = (&result, wanted.parts) {
+    if wanted.in_parts && matches!(result, Ok(End::Complete)) {
         // Wait for the parts that this node computes. If that fails, this task is stopped.
         let _ = stored.wait(0..stored.len()).await;
     }
-    drop(permit);
+    drop(taken);
     let not_here = matches!(result, Ok(End::Unavailable(Unavailable::NotHere)));
+    let is_here = bytes.iter().all(|range| stored.is_ready(range));
     let event = match result {
         Ok(End::Complete) if stored.is_complete() && digest != wanted.digest => {
             transfers.counters.copies_corrupt.add(1);
             log_once!(warn, source, id = %wanted.id, %source, "received a copy that does not match its announced digest");
-            Event::CopyCorrupt { instance, source }
+            Event::CopyCorrupt { fetch }
         }
-        Ok(End::Complete) if stored.is_complete() => {
+        Ok(End::Complete) if is_here => {
             transfers.counters.fetches.add(1);
-            Event::Fetched { instance }
+            Event::Fetched { fetch }
         }
         other => {
             transfers.counters.fetches_failed.add(1);
@@ -98,17 +90,17 @@ async fn run_fetch(transfers: Arc<Transfers>, wanted: FetchRequest, serial: u64)
                 transfers.note_slow(source, error);
                 debug!(id = %wanted.id, %source, %error, "a transfer failed");
             }
-            Event::FetchFailed { instance, source, not_here }
+            Event::FetchFailed { fetch, not_here }
         }
     };
-    transfers.end_fetch(instance, serial, event);
+    transfers.end_fetch(fetch, event);
 }
 
 /// Receives a copy, and computes its digest meanwhile if one is expected; None if it was not received.
 async fn receive_and_digest(
     transfers: &Arc<Transfers>,
     stored: &Arc<StoredCopy>,
-    wanted: &FetchRequest,
+    wanted: &FetchOrder,
 ) -> (Result<End, LinkError>, Option<Digest>) {
     let receiving = receive_copy(transfers, stored, wanted);
     if wanted.digest.is_none() {
@@ -129,16 +121,16 @@ async fn receive_and_digest(
 async fn receive_copy(
     transfers: &Arc<Transfers>,
     stored: &StoredCopy,
-    wanted: &FetchRequest,
+    wanted: &FetchOrder,
 ) -> Result<End, LinkError> {
-    let FetchRequest { ref id, instance, source, ref parts, range, .. } = *wanted;
+    let FetchOrder { ref id, instance, source, ref ranges, in_parts: ordered, range, .. } = *wanted;
     // The copy begins at this byte of the source's instance.
     let RangeSource { of, start } = range.unwrap_or(RangeSource { of: instance, start: 0 });
-    let (size, ordered) = (stored.len(), parts.is_some());
-    let ranges = match parts {
-        // Nothing else writes these parts: the copy was created for this order.
-        Some(parts) => parts.clone(),
-        None => stored.ready().complement(size).iter().collect(),
+    let size = stored.len();
+    let missing = stored.ready().complement(size);
+    let ranges: Vec<Range<u64>> = match ranges {
+        Some(ranges) => ranges.iter().flat_map(|range| within(&missing, range)).collect(),
+        None => missing.iter().collect(),
     };
     if ranges.is_empty() {
         return Ok(End::Complete);
@@ -206,7 +198,7 @@ async fn receive_copy(
             let shares = shares(transfers, &headers);
             stored.came_beside(shares);
             pace.step(whole, shares);
-            growth.step(transfers, wanted, whole, shares);
+            growth.step(transfers, wanted.fetch, whole, shares);
             permit.iter().for_each(Permit::moved);
             stored.yield_to_followers().await;
             if let Some(granted) = credit.received(transfers.events.now(), whole) {
@@ -222,6 +214,11 @@ async fn receive_copy(
     transfers.network.peers.keep_idle(source, channel);
     pace.report(transfers, ordered);
     Ok(end)
+}
+
+/// The missing bytes of a range.
+fn within(missing: &Ranges, range: &Range<u64>) -> Vec<Range<u64>> {
+    missing.intersect(&std::iter::once(range.clone()).collect()).iter().collect()
 }
 
 /// Number of transfers that share the busiest link of these frames.
@@ -411,23 +408,16 @@ impl Growth {
         Self { received: 0, missing, shares: 0, told: None }
     }
 
-    fn step(&mut self, transfers: &Arc<Transfers>, wanted: &FetchRequest, bytes: u64, shares: u16) {
+    fn step(&mut self, transfers: &Arc<Transfers>, fetch: FetchId, bytes: u64, shares: u16) {
         self.shares = self.shares.max(shares);
         self.received += bytes;
         self.missing = self.missing.saturating_sub(bytes);
         let is_due = |told: Instant| told.elapsed() >= Duration::from_nanos(FETCH_PROGRESS_NS);
         if self.missing > 0 && self.told.is_none_or(is_due) {
             self.told = Some(Instant::now());
-            let &FetchRequest { instance, source, .. } = wanted;
             let (received, missing) = (self.received, self.missing);
             let shares = std::mem::take(&mut self.shares);
-            transfers.events.send(Event::FetchProgress {
-                instance,
-                source,
-                received,
-                missing,
-                shares,
-            });
+            transfers.events.send(Event::FetchProgress { fetch, received, missing, shares });
         }
     }
 }

@@ -8,7 +8,7 @@ use std::{
 };
 
 use hoplite_proto::{
-    id::{Instance, NodeId, ServeId},
+    id::{FetchId, Instance, NodeId, ServeId},
     node::Event,
 };
 use tokio::{sync::oneshot, task::AbortHandle};
@@ -38,8 +38,8 @@ pub(crate) struct Transfers {
     pub(crate) tasks: Supervisor,
     /// Transfers from this node that wait for a decision of the state machine, with their receivers.
     serves: Mutex<HashMap<ServeId, (NodeId, ServeDecision)>>,
-    /// Transfers to this node by copy: the number of the task, and its handle to abort it.
-    fetches: Mutex<HashMap<Instance, (u64, AbortHandle)>>,
+    /// The tasks of transfers to this node.
+    fetches: Mutex<HashMap<FetchId, AbortHandle>>,
 }
 
 /// Receives a granted transfer; None if it is refused.
@@ -118,36 +118,24 @@ impl Transfers {
         }
     }
 
-    /// Registers the task that receives a copy, which `start` starts with a number. Aborts an earlier transfer of the
-    /// same copy.
-    pub(crate) fn begin_fetch(&self, instance: Instance, start: impl FnOnce(u64) -> AbortHandle) {
-        let serial = self.events.next_id();
+    /// Registers the task of a transfer, which `start` starts.
+    pub(crate) fn begin_fetch(&self, fetch: FetchId, start: impl FnOnce() -> AbortHandle) {
         // Locked before the task can end and remove its entry.
-        let mut fetches = lock(&self.fetches);
-        if let Some((_, before)) = fetches.insert(instance, (serial, start(serial))) {
-            before.abort();
-        }
+        lock(&self.fetches).insert(fetch, start());
     }
 
-    /// Aborts the transfer of a copy to this node.
-    pub(crate) fn stop_fetch(&self, instance: Instance) {
-        if let Some((_, task)) = lock(&self.fetches).remove(&instance) {
+    /// Aborts a transfer to this node.
+    pub(crate) fn stop_fetch(&self, fetch: FetchId) {
+        if let Some(task) = lock(&self.fetches).remove(&fetch) {
             task.abort();
         }
     }
 
-    /// Reports the result of a transfer to the state machine, unless it was stopped or replaced before the event is
-    /// handled.
-    pub(crate) fn end_fetch(self: &Arc<Self>, instance: Instance, serial: u64, event: Event) {
+    /// Reports the result of a transfer to the state machine, unless it was stopped before the event is handled.
+    pub(crate) fn end_fetch(self: &Arc<Self>, fetch: FetchId, event: Event) {
         let transfers = self.clone();
-        self.events.send_if(event, move || {
-            let mut fetches = lock(&transfers.fetches);
-            let is_current = fetches.get(&instance).is_some_and(|(current, _)| *current == serial);
-            if is_current {
-                fetches.remove(&instance);
-            }
-            is_current
-        });
+        let is_current = move || lock(&transfers.fetches).remove(&fetch).is_some();
+        self.events.send_if(event, is_current);
     }
 
     /// Counts bytes sent while other transfers share the link.
@@ -167,7 +155,7 @@ impl Transfers {
 
     /// Aborts all transfers.
     pub(crate) fn close(&self) {
-        for (_, (_, task)) in lock(&self.fetches).drain() {
+        for (_, task) in lock(&self.fetches).drain() {
             task.abort();
         }
         lock(&self.serves).clear();

@@ -12,6 +12,7 @@
 //! | [`claims`] | ids and names that clients and reduces of this node hold until their objects are complete |
 //! | [`client_leases`] | leases that clients of this node have taken: of jobs, and of objects |
 //! | [`pulls`], [`readers`] | objects in transfer to this node; local readers and remote receivers |
+//! | [`fetches`] | transfers to this node by number |
 //! | [`range_reads`] | rows or bytes of objects that arrive for one client each |
 //! | [`coordinator`] | reduces of clients of this node |
 //! | [`worker`], [`ring_results`] | folds on this node; results of ring reduces that grow here |
@@ -25,6 +26,7 @@ pub(crate) mod claims;
 pub(crate) mod client_leases;
 pub(crate) mod coordinator;
 pub(crate) mod copies;
+pub(crate) mod fetches;
 pub(crate) mod hosted_replicas;
 pub(crate) mod leaving;
 pub(crate) mod membership;

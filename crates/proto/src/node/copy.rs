@@ -108,6 +108,7 @@ impl Node {
     /// that the rest will not arrive.
     pub(super) fn doom(&mut self, instance: Instance) {
         self.parts_doomed(instance);
+        self.stop_fetches(instance);
         self.hosted_replicas.forget(instance);
         self.replicas.end(instance, &mut self.requests, &mut self.world);
         let id = self.copies.get(instance).map(|copy| copy.id.clone());

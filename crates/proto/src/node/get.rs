@@ -7,7 +7,7 @@ use alloc::boxed::Box;
 use super::Node;
 use crate::{
     error::Error,
-    event::{Action, LogEvent},
+    event::LogEvent,
     id::{Instance, NodeId, ObjectId, RequestId},
     inline::Inline,
     lifetime::Terms,
@@ -34,7 +34,7 @@ impl Node {
             PullPhase::Receiving { instance, .. } => {
                 let complete = self.copies.get(instance).is_some_and(Copy::is_complete);
                 if !complete {
-                    self.world.act(Action::StopFetch { instance });
+                    self.stop_fetches(instance);
                 }
             }
             PullPhase::Located(instance) => self.copies.cancel(instance),

@@ -41,8 +41,8 @@ mod walk;
 use alloc::vec::Vec;
 
 pub use crate::event::{
-    Action, Config, Event, FETCH_PROGRESS_NS, FOLD_STALL_NS, LEAVE_TIMEOUT_NS, LimitSubject,
-    LogEvent, LostObjects, RangeSource, SpilledCopy,
+    Action, Config, Event, FETCH_PROGRESS_NS, FOLD_STALL_NS, FetchOrder, LEAVE_TIMEOUT_NS,
+    LimitSubject, LogEvent, LostObjects, RangeSource, SpilledCopy,
 };
 pub use crate::machines::worker::Fold;
 use crate::{
@@ -50,9 +50,10 @@ use crate::{
     limits::{INLINE_SHARE, limit_name},
     machines::{
         claims::Claims, client_leases::ClientLeases, coordinator::Coordinator, copies::Copies,
-        hosted_replicas::HostedReplicas, leaving::Leaving, membership::Membership, pulls::Pulls,
-        range_reads::RangeReads, readers::Readers, replicas::Replicas, requests::Requests,
-        ring_results::RingResults, walk::Walk, watches::Watches, worker::Worker, world::World,
+        fetches::Fetches, hosted_replicas::HostedReplicas, leaving::Leaving,
+        membership::Membership, pulls::Pulls, range_reads::RangeReads, readers::Readers,
+        replicas::Replicas, requests::Requests, ring_results::RingResults, walk::Walk,
+        watches::Watches, worker::Worker, world::World,
     },
     members::{Member, Members},
     table::Table,
@@ -71,6 +72,7 @@ pub struct Node {
     copies: Copies,
     claims: Claims,
     client_leases: ClientLeases,
+    fetches: Fetches,
     pulls: Pulls,
     range_reads: RangeReads,
     readers: Readers,
@@ -96,6 +98,7 @@ impl Node {
             copies: Copies::new(config.capacity),
             claims: Claims::default(),
             client_leases: ClientLeases::default(),
+            fetches: Fetches::default(),
             pulls: Pulls::default(),
             range_reads: RangeReads::default(),
             readers: Readers::default(),

@@ -9,7 +9,7 @@ use alloc::string::{String, ToString};
 use super::{Node, status::NOT_PUT};
 use crate::{
     error::Error,
-    event::{Action, RangeSource},
+    event::{Action, FetchOrder, RangeSource},
     id::{Instance, NodeId, ObjectId, RequestId},
     inline::Inline,
     machines::{
@@ -141,8 +141,19 @@ impl Node {
         };
         let Some(id) = self.copies.get(instance).map(|copy| copy.id.clone()) else { return };
         self.copies.set_state(instance, State::Flowing(Some(source)));
-        let (parts, digest, range) = (None, None, Some(RangeSource { of, start }));
-        self.world.act(Action::Fetch { id, instance, source, parts, digest, range });
+        let (fetch, range) =
+            (self.fetches.begin(instance, source), Some(RangeSource { of, start }));
+        let (ranges, in_parts, digest) = (None, false, None);
+        self.world.act(Action::Fetch(FetchOrder {
+            fetch,
+            id,
+            instance,
+            source,
+            ranges,
+            in_parts,
+            digest,
+            range,
+        }));
     }
 
     pub(super) fn range_failed(&mut self, instance: Instance, source: NodeId, not_here: bool) {
@@ -175,7 +186,7 @@ impl Node {
     /// A member is gone: ranges from it arrive from other sources.
     pub(super) fn reroute_range_reads(&mut self, node: NodeId) {
         for instance in self.range_reads.received_from(node) {
-            self.world.act(Action::StopFetch { instance });
+            self.stop_fetches(instance);
             self.range_failed(instance, node, false);
         }
     }
@@ -220,6 +231,7 @@ impl Node {
 
     fn drop_range_copy(&mut self, instance: Instance) {
         self.copies.cancel(instance);
+        self.stop_fetches(instance);
         self.copies.doom(instance, &mut self.world);
     }
 

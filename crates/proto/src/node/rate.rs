@@ -3,8 +3,8 @@
 use super::Node;
 use crate::{
     event::LogEvent,
-    id::{Instance, NodeId, ObjectId},
-    machines::pulls::IncomingTransfer,
+    id::{FetchId, Instance, NodeId, ObjectId},
+    machines::{fetches::Fetch, pulls::IncomingTransfer},
     message::{Message, RateReport},
     rate::{Rate, StallReport},
     table::State,
@@ -18,14 +18,11 @@ impl Node {
     }
 
     /// More of a copy has arrived.
-    pub(super) fn fetch_grew(
-        &mut self,
-        instance: Instance,
-        source: NodeId,
-        received: u64,
-        missing: u64,
-        shares: u16,
-    ) {
+    pub(super) fn fetch_grew(&mut self, fetch: FetchId, received: u64, missing: u64, shares: u16) {
+        let Some(Fetch { instance, source }) = self.fetches.get(fetch) else { return };
+        if self.range_reads.has_copy(instance) {
+            return;
+        }
         let Some(copy) = self.copies.get(instance) else { return };
         // The previous transfer may report its last bytes late.
         if copy.state != State::Flowing(Some(source)) {

@@ -7,9 +7,9 @@ use alloc::{format, vec::Vec};
 use super::Node;
 use crate::{
     error::Error,
-    event::{Action, LogEvent},
-    id::{Instance, NodeId, ObjectId},
-    machines::pull_state::DigestMismatch,
+    event::{Action, FetchOrder, LogEvent},
+    id::{FetchId, Instance, NodeId, ObjectId},
+    machines::{fetches::Fetch, pull_state::DigestMismatch},
     message::{Announce, Message},
     mutants::{self, Mutant},
     table::State,
@@ -36,14 +36,25 @@ impl Node {
     pub(super) fn fetch(&mut self, id: &ObjectId, instance: Instance, source: NodeId) {
         let copy = self.copies.get(instance);
         let digest = copy.and_then(|copy| copy.meta.digest.as_deref().copied());
-        self.world.act(Action::Fetch {
-            id: id.clone(),
+        let (fetch, id) = (self.fetches.begin(instance, source), id.clone());
+        let (ranges, in_parts, range) = (None, false, None);
+        self.world.act(Action::Fetch(FetchOrder {
+            fetch,
+            id,
             instance,
             source,
-            parts: None,
+            ranges,
+            in_parts,
             digest,
-            range: None,
-        });
+            range,
+        }));
+    }
+
+    /// Stops all transfers into a copy.
+    pub(super) fn stop_fetches(&mut self, instance: Instance) {
+        for fetch in self.fetches.end_all(instance) {
+            self.world.act(Action::StopFetch { fetch });
+        }
     }
 
     /// An owner assigned a new source: a receiver was inserted between this node and its source, or the new source is
@@ -70,11 +81,22 @@ impl Node {
             self.world.note(LogEvent::SourceReplaced { id: id.clone(), before, source });
             if self.pulls.is_receiving(id) {
                 self.begin_to_receive(id, instance);
+                self.stop_fetches(instance);
                 self.fetch(id, instance, source);
             }
         }
         // The owner assumes that this node followed its request.
         self.announce(current);
+    }
+
+    /// A transfer has delivered everything.
+    pub(super) fn fetch_ended(&mut self, fetch: FetchId) {
+        let Some(Fetch { instance, .. }) = self.fetches.end(fetch) else { return };
+        if self.range_reads.has_copy(instance) {
+            self.range_arrived(instance);
+        } else {
+            self.fetched(instance);
+        }
     }
 
     pub(super) fn fetched(&mut self, instance: Instance) {
@@ -99,13 +121,22 @@ impl Node {
         };
         let fed: Vec<Instance> = self.pulls.receiving().filter(is_fed).collect();
         for instance in fed {
-            self.world.act(Action::StopFetch { instance });
-            self.fetch_failed(instance, node, false);
+            self.stop_fetches(instance);
+            self.source_failed(instance, node, false);
         }
         self.reroute_range_reads(node);
     }
 
-    pub(super) fn fetch_failed(&mut self, instance: Instance, source: NodeId, not_here: bool) {
+    pub(super) fn fetch_failed(&mut self, fetch: FetchId, not_here: bool) {
+        let Some(Fetch { instance, source }) = self.fetches.end(fetch) else { return };
+        if self.range_reads.has_copy(instance) {
+            self.range_failed(instance, source, not_here);
+        } else {
+            self.source_failed(instance, source, not_here);
+        }
+    }
+
+    fn source_failed(&mut self, instance: Instance, source: NodeId, not_here: bool) {
         if self.ring_results.contains(instance) {
             let detail = format!("a part did not arrive from node {source}");
             return self.parts_failed(instance, detail);
@@ -132,7 +163,8 @@ impl Node {
     /// A whole copy arrived, but does not match its creator's digest, for example because of faulty memory in the
     /// source. Readers and receivers keep the present memory, since a ready block never changes. The copy is fetched
     /// again into other memory.
-    pub(super) fn copy_differs(&mut self, instance: Instance, source: NodeId) {
+    pub(super) fn copy_differs(&mut self, fetch: FetchId) {
+        let Some(Fetch { instance, source }) = self.fetches.end(fetch) else { return };
         let Some(copy) = self.copies.get(instance).filter(|copy| !copy.doomed) else { return };
         if copy.state != State::Flowing(Some(source)) {
             return;

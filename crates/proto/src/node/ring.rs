@@ -11,7 +11,7 @@ use alloc::{format, string::String, vec::Vec};
 
 use super::Node;
 use crate::{
-    event::{Action, LogEvent},
+    event::{Action, FetchOrder, LogEvent},
     id::{Instance, NodeId, ObjectId, ReduceId},
     machines::{ring_results::RingResult, watches::Listener},
     message::{FoldKey, Found, Message, RingOrder},
@@ -148,8 +148,19 @@ impl Node {
     pub(super) fn begin_parts(&mut self, instance: Instance) {
         let me = self.world.me();
         let Some(order) = self.ring_results.in_memory(instance) else { return };
-        let (id, source, parts) = (order.id.clone(), order.source(me), Some(order.rest(me)));
-        self.world.act(Action::Fetch { id, instance, source, parts, digest: None, range: None });
+        let (id, source, ranges) = (order.id.clone(), order.source(me), Some(order.rest(me)));
+        let (fetch, in_parts) = (self.fetches.begin(instance, source), true);
+        let (digest, range) = (None, None);
+        self.world.act(Action::Fetch(FetchOrder {
+            fetch,
+            id,
+            instance,
+            source,
+            ranges,
+            in_parts,
+            digest,
+            range,
+        }));
         self.fold_on(instance);
     }
 

@@ -51,24 +51,13 @@ impl Node {
             }
             Event::FetchRequested { serve, id, instance } => self.serve(serve, &id, instance),
             Event::ServeEnded { serve } => self.serve_ended(serve),
-            Event::FetchProgress { instance, .. } if self.range_reads.has_copy(instance) => {}
-            Event::FetchProgress { instance, source, received, missing, shares } => {
-                self.fetch_grew(instance, source, received, missing, shares);
+            Event::FetchProgress { fetch, received, missing, shares } => {
+                self.fetch_grew(fetch, received, missing, shares);
             }
-            Event::Fetched { instance } if self.range_reads.has_copy(instance) => {
-                self.range_arrived(instance);
-            }
-            Event::Fetched { instance } => self.fetched(instance),
-            Event::FetchFailed { instance, source, not_here }
-                if self.range_reads.has_copy(instance) =>
-            {
-                self.range_failed(instance, source, not_here);
-            }
-            Event::FetchFailed { instance, source, not_here } => {
-                self.fetch_failed(instance, source, not_here);
-            }
+            Event::Fetched { fetch } => self.fetch_ended(fetch),
+            Event::FetchFailed { fetch, not_here } => self.fetch_failed(fetch, not_here),
             Event::BlockCorrupt { source } => self.block_corrupt(source),
-            Event::CopyCorrupt { instance, source } => self.copy_differs(instance, source),
+            Event::CopyCorrupt { fetch } => self.copy_differs(fetch),
             Event::InlineCorrupt { id, source } => self.inline_differs(&id, source),
             Event::FoldedInline { reduce, epoch, result } => {
                 self.folded_inline(reduce, epoch, result);

@@ -9,7 +9,7 @@ use hoplite_proto::{
     inline::Inline,
     message::Message,
     meta::Meta,
-    node::{Action, Config, Event, Node},
+    node::{Action, Config, Event, FetchOrder, Node},
     reduce::cost::Link,
     request::Reply,
     time::Instant,
@@ -101,11 +101,11 @@ impl Shell {
                 self.slots.remove(&instance);
                 self.facts.retain(|fact| *fact != Event::SlotReady { instance });
             }
-            Action::Fetch { instance, source, digest, .. } => {
+            Action::Fetch(FetchOrder { fetch, instance, digest, .. }) => {
                 assert!(self.slots.contains_key(&instance), "{instance} is fetched without a slot");
                 self.facts.push(match digest {
-                    Some(WRONG) => Event::CopyCorrupt { instance, source },
-                    _ => Event::Fetched { instance },
+                    Some(WRONG) => Event::CopyCorrupt { fetch },
+                    _ => Event::Fetched { fetch },
                 });
             }
             Action::StartFold { order, .. } => {

@@ -1,10 +1,8 @@
 //! Flows of blocks from one host to another, limited by credit and links.
 
-use std::ops::Range;
-
 use hoplite_proto::{
-    id::{Instance, NodeId, ObjectId, ServeId},
-    node::{Event, FETCH_PROGRESS_NS, RangeSource},
+    id::{FetchId, Instance, NodeId, ServeId},
+    node::{Event, FETCH_PROGRESS_NS, FetchOrder},
 };
 
 use super::{
@@ -19,37 +17,29 @@ use crate::{
 };
 
 impl World {
-    pub(super) fn fetch(
-        &mut self,
-        node: NodeId,
-        id: ObjectId,
-        instance: Instance,
-        source: NodeId,
-        parts: Option<Vec<Range<u64>>>,
-        range: Option<RangeSource>,
-    ) {
-        let attempt = self.next_number();
-        let Some(host) = self.hosts.get(&node) else { return };
+    pub(super) fn fetch(&mut self, node: NodeId, order: FetchOrder) {
+        let FetchOrder { fetch, id, instance, source, ranges, in_parts: ordered, range, .. } =
+            order;
+        let Some(host) = self.hosts.get_mut(&node) else { return };
         let Some(sink) = host.slots.get(&instance).copied() else {
             return self.fail(format!("{node:?} fetches {instance} without a slot"));
         };
-        let before = host.fetches.get(&instance).copied();
-        if let Some(flow) = before.and_then(|before| self.flow_of(before)) {
-            if self.shell.flows[&flow].from == source {
-                return self.fail(format!("{node:?} fetches {instance} twice at the same time"));
-            }
-            self.stop_fetch(node, instance);
-        }
-        if let Some(host) = self.hosts.get_mut(&node) {
-            host.fetches.insert(instance, attempt);
+        if host.fetches.insert(fetch, instance).is_some() {
+            return self.fail(format!("{node:?} gives the number {fetch:?} to two transfers"));
         }
         let size = self.shell.slots[sink].size;
-        let ordered = parts.is_some();
-        let wanted: Vec<u32> = match parts {
-            Some(parts) => parts.iter().flat_map(blocks_in).collect(),
-            None => self.shell.slots[sink].missing(),
+        let missing = self.shell.slots[sink].missing();
+        let wanted: Vec<u32> = match ranges {
+            Some(ranges) => ranges.iter().flat_map(blocks_in).collect(),
+            None => missing,
         };
-        let what = FlowTarget::Copy { id, instance, attempt, sink, serve: None, ordered, range };
+        let fills =
+            |flow: &&Flow| matches!(flow.what, FlowTarget::Copy { sink: it, .. } if it == sink);
+        let mut others = self.shell.flows.values().filter(fills);
+        if others.any(|flow| flow.wanted[flow.next..].iter().any(|block| wanted.contains(block))) {
+            return self.fail(format!("{node:?} fetches a block of {instance} twice"));
+        }
+        let what = FlowTarget::Copy { id, instance, fetch, sink, serve: None, ordered, range };
         self.open_flow(source, node, what, size, wanted);
         if !ordered {
             self.check_sources(node, instance, true);
@@ -236,14 +226,11 @@ impl World {
             return;
         }
         flow.told = now;
-        let (source, received, node) = (flow.from, flow.received, flow.to);
+        let (received, node) = (flow.received, flow.to);
         let missing = (flow.wanted.len() as u64 * BLOCK_BYTES).saturating_sub(received);
-        if let FlowTarget::Copy { instance, .. } = flow.what {
+        if let FlowTarget::Copy { fetch, .. } = flow.what {
             let shares = self.shares(number);
-            self.deliver(
-                node,
-                Event::FetchProgress { instance, source, received, missing, shares },
-            );
+            self.deliver(node, Event::FetchProgress { fetch, received, missing, shares });
         }
     }
 
@@ -272,8 +259,8 @@ impl World {
 
     fn finish_copy(&mut self, number: u64) {
         let Some(flow) = self.close_flow(number) else { return };
-        if let FlowTarget::Copy { instance, attempt, sink, .. } = flow.what {
-            let gathered = Gathered { node: flow.to, instance, attempt, source: flow.from };
+        if let FlowTarget::Copy { fetch, sink, .. } = flow.what {
+            let gathered = Gathered { node: flow.to, fetch };
             if self.shell.slots[sink].is_full() {
                 self.all_here(gathered);
             } else {
@@ -284,9 +271,9 @@ impl World {
     }
 
     pub(super) fn all_here(&mut self, gathered: Gathered) {
-        let Gathered { node, instance, attempt, source } = gathered;
+        let Gathered { node, fetch } = gathered;
         let (delay_ns, failed) = (self.dice.below(50 * MICROSECOND), None);
-        self.after(delay_ns, SimEvent::FetchOver { node, instance, attempt, source, failed });
+        self.after(delay_ns, SimEvent::FetchOver { node, fetch, failed });
     }
 
     /// Removes a flow. The sender is notified, the receiver is not.
@@ -310,13 +297,10 @@ impl World {
         let Some(flow) = self.close_flow(number) else { return };
         let (node, source) = (flow.to, flow.from);
         match flow.what {
-            FlowTarget::Copy { instance, attempt, .. } => {
+            FlowTarget::Copy { fetch, .. } => {
                 let delay_ns = self.passage_ns(source, node);
                 let failed = Some(not_here);
-                self.after(
-                    delay_ns,
-                    SimEvent::FetchOver { node, instance, attempt, source, failed },
-                );
+                self.after(delay_ns, SimEvent::FetchOver { node, fetch, failed });
             }
             FlowTarget::Stream { parent, .. } => {
                 self.fold_over(parent, Some(format!("the stream from {source:?} broke")));
@@ -324,42 +308,40 @@ impl World {
         }
     }
 
-    pub(crate) fn fetch_over(
-        &mut self,
-        node: NodeId,
-        instance: Instance,
-        attempt: u64,
-        source: NodeId,
-        failed: Option<NotHere>,
-    ) {
+    pub(crate) fn fetch_over(&mut self, node: NodeId, fetch: FetchId, failed: Option<NotHere>) {
         let Some(host) = self.hosts.get_mut(&node) else { return };
-        if host.fetches.get(&instance) != Some(&attempt) {
-            return;
-        }
-        host.fetches.remove(&instance);
+        let Some(instance) = host.fetches.remove(&fetch) else { return };
         let Some(slot) = host.slots.get(&instance).copied() else { return };
         let event = match failed {
-            None => Event::Fetched { instance },
-            Some(NotHere(not_here)) => Event::FetchFailed { instance, source, not_here },
+            None => Event::Fetched { fetch },
+            Some(NotHere(not_here)) => Event::FetchFailed { fetch, not_here },
         };
+        if let Some(copy) = host.node.table().get(instance)
+            && failed.is_none()
+            && host.is_up
+        {
+            // It may be evicted in the same event.
+            self.users.came.insert(copy.id.clone());
+        }
         self.deliver(node, event);
         // A copy made in parts is complete only when its node has been notified.
         let copy = self.hosts.get(&node).and_then(|host| host.node.table().get(instance));
         self.shell.slots[slot].is_complete = copy.is_some_and(|copy| copy.is_complete());
     }
 
-    pub(super) fn stop_fetch(&mut self, node: NodeId, instance: Instance) {
+    pub(super) fn stop_fetch(&mut self, node: NodeId, stopped: FetchId) {
         let Some(host) = self.hosts.get_mut(&node) else { return };
-        let Some(stopped) = host.fetches.remove(&instance) else { return };
-        if let Some(flow) = self.flow_of(stopped) {
+        if host.fetches.remove(&stopped).is_none() {
+            return;
+        }
+        let is_it = |flow: &Flow| {
+            flow.to == node
+                && matches!(flow.what, FlowTarget::Copy { fetch, .. } if fetch == stopped)
+        };
+        let flow = self.shell.flows.iter().find(|(_, flow)| is_it(flow));
+        if let Some(flow) = flow.map(|(number, _)| *number) {
             self.close_flow(flow);
         }
-    }
-
-    /// The flow of an attempt to receive a copy.
-    fn flow_of(&self, wanted: u64) -> Option<u64> {
-        let is_it = |flow: &Flow| matches!(flow.what, FlowTarget::Copy { attempt, .. } if attempt == wanted);
-        self.shell.flows.iter().find(|(_, flow)| is_it(flow)).map(|(number, _)| *number)
     }
 
     /// Stops all flows and folds of a failed host.

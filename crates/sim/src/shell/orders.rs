@@ -26,10 +26,8 @@ impl World {
             Action::Spill { kept } => self.spill(node, *kept),
             Action::Unspill { instance } => self.unspill(node, instance),
             Action::DropSpilled { instance } => self.drop_spilled(node, instance),
-            Action::Fetch { id, instance, source, parts, range, .. } => {
-                self.fetch(node, id, instance, source, parts, range);
-            }
-            Action::StopFetch { instance } => self.stop_fetch(node, instance),
+            Action::Fetch(order) => self.fetch(node, order),
+            Action::StopFetch { fetch } => self.stop_fetch(node, fetch),
             Action::Serve { serve, instance, .. } => self.serve(node, serve, instance),
             Action::Refuse { serve } => self.refuse(serve),
             Action::StartFold { order, target } => self.start_fold(node, order, target),
@@ -144,7 +142,10 @@ impl World {
         if let Some(reader) = self.users.reader_of(node, instance) {
             self.fail(format!("{node:?} frees {instance}, which {reader:?} reads"));
         }
-        self.stop_fetch(node, instance);
+        if self.hosts.get(&node).is_some_and(|host| host.fetches.values().any(|it| *it == instance))
+        {
+            self.fail(format!("{node:?} frees {instance}, which still arrives"));
+        }
         flows.into_iter().for_each(|flow| self.pump_flow(flow));
         folds.into_iter().for_each(|fold| self.pump_fold(fold));
     }

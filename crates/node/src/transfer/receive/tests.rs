@@ -1,6 +1,9 @@
 //! Tests of the receiving end of one connection; the test is the sender.
 
-use hoplite_proto::{id::ReduceId, limits::IDLE_REPLY_TIMEOUT_NS};
+use hoplite_proto::{
+    id::{Instance, ObjectId, ReduceId},
+    limits::IDLE_REPLY_TIMEOUT_NS,
+};
 use tokio::time::timeout;
 
 use super::*;
@@ -79,11 +82,16 @@ impl Sender {
     }
 }
 
+const FETCH: FetchId = FetchId(1);
+
+fn order(fetch: FetchId) -> FetchOrder {
+    let (id, instance) = (ObjectId::Minted { node: PEER, serial: 7 }, INSTANCE);
+    let (ranges, in_parts, digest, range) = (None, false, None, None);
+    FetchOrder { fetch, id, instance, source: PEER, ranges, in_parts, digest, range }
+}
+
 fn begin(scene: &Scene, digest: Option<Digest>) {
-    let id = ObjectId::Minted { node: PEER, serial: 7 };
-    let (parts, range) = (None, None);
-    let wanted = FetchRequest { id, instance: INSTANCE, source: PEER, parts, digest, range };
-    start(&scene.transfers, wanted);
+    start(&scene.transfers, FetchOrder { digest, ..order(FETCH) });
 }
 
 /// Waits for the event that reports the end of a transfer.
@@ -105,17 +113,15 @@ async fn range_of_another_copy_is_put_at_the_front() {
     fill(&stored, 0..1);
     let far = Sender::of(&scene).await;
     let of = Instance { node: PEER, serial: 99 };
-    let (id, instance) = (ObjectId::Minted { node: PEER, serial: 7 }, INSTANCE);
     let range = Some(RangeSource { of, start: START });
-    let wanted = FetchRequest { id, instance, source: PEER, parts: None, digest: None, range };
-    start(&scene.transfers, wanted);
+    start(&scene.transfers, FetchOrder { range, ..order(FETCH) });
     let mut sender = Sender::asked(far).await;
     let FetchTarget::Copy { ranges, instance, .. } = &sender.fetch.what else { panic!() };
     let expected = START + BLOCK..START + 3 * BLOCK;
     assert_eq!((*instance, ranges.as_slice()), (of, &[expected][..]));
     sender.send_from(START + BLOCK, 1..3, false).await;
     sender.end().await;
-    assert_eq!(ended(&mut scene).await, Event::Fetched { instance: INSTANCE });
+    assert_eq!(ended(&mut scene).await, Event::Fetched { fetch: FETCH });
     let all: Vec<u8> = (0..3).flat_map(block).collect();
     assert!(stored.shared().bytes().unwrap().to_vec() == all);
     assert_eq!(stored.known_sum(START + BLOCK, BLOCK as usize), None, "it serves nobody");
@@ -134,7 +140,7 @@ async fn missing_ranges_are_requested_and_put_in_place() {
     sender.send(0, 0..1, false).await;
     sender.send(2, 2..5, false).await;
     sender.end().await;
-    assert_eq!(ended(&mut scene).await, Event::Fetched { instance: INSTANCE });
+    assert_eq!(ended(&mut scene).await, Event::Fetched { fetch: FETCH });
     let all: Vec<u8> = (0..5).flat_map(block).collect();
     assert!(stored.shared().bytes().unwrap().to_vec() == all);
     assert_eq!(scene.transfers.counters.values().bytes_received, 4 * BLOCK);
@@ -155,7 +161,7 @@ async fn corrupt_frame_is_not_kept() {
     sender.send(0, 0..1, false).await;
     sender.send(1, 1..2, true).await;
     scene.told(|event| (event == Event::BlockCorrupt { source: PEER }).then_some(())).await;
-    let failed = Event::FetchFailed { instance: INSTANCE, source: PEER, not_here: false };
+    let failed = Event::FetchFailed { fetch: FETCH, not_here: false };
     assert_eq!(ended(&mut scene).await, failed);
     assert_eq!(stored.shared().progress().prefix(), BLOCK);
     let counters = scene.transfers.counters.values();
@@ -175,7 +181,7 @@ async fn missing_copy_or_wrong_offset_fails_the_transfer() {
             true => sender.unavailable(Unavailable::NotHere).await,
             false => sender.send(1, 1..2, false).await,
         }
-        let failed = Event::FetchFailed { instance: INSTANCE, source: PEER, not_here };
+        let failed = Event::FetchFailed { fetch: FETCH, not_here };
         assert_eq!(ended(&mut scene).await, failed);
     }
     assert_eq!(scene.transfers.counters.values().blocks_corrupt, 0);
@@ -193,9 +199,9 @@ async fn copy_with_wrong_digest_is_reported() {
         sender.send(0, 0..2, false).await;
         sender.end().await;
         let end = if is_right {
-            Event::Fetched { instance: INSTANCE }
+            Event::Fetched { fetch: FETCH }
         } else {
-            Event::CopyCorrupt { instance: INSTANCE, source: PEER }
+            Event::CopyCorrupt { fetch: FETCH }
         };
         assert_eq!(ended(&mut scene).await, end);
     }
@@ -209,13 +215,69 @@ async fn replaced_transfer_reports_nothing() {
     begin(&scene, None);
     // Idle connections are used last in, first out.
     let first = Sender::asked(other).await;
-    begin(&scene, None);
+    scene.transfers.stop_fetch(FETCH);
+    let other = FetchId(2);
+    start(&scene.transfers, order(other));
     let mut second = Sender::asked(one).await;
     drop(first);
     second.send(0, 0..1, false).await;
     second.end().await;
-    assert_eq!(ended(&mut scene).await, Event::Fetched { instance: INSTANCE });
+    assert_eq!(ended(&mut scene).await, Event::Fetched { fetch: other });
     assert_eq!(scene.transfers.counters.values().fetches_failed, 0);
+}
+
+/// Goal: two transfers fill one copy at the same time. Method: both requests arrive before the first byte.
+#[tokio::test]
+async fn two_transfers_of_disjoint_ranges_fill_one_copy() {
+    let mut scene = Scene::new();
+    let stored = scene.memory(6);
+    fill(&stored, 4..5);
+    let mut senders = Vec::new();
+    for (number, range) in [(1, 0..3 * BLOCK), (2, 3 * BLOCK..6 * BLOCK)] {
+        let far = Sender::of(&scene).await;
+        let ranges = Some(vec![range]);
+        start(&scene.transfers, FetchOrder { ranges, ..order(FetchId(number)) });
+        senders.push(Sender::asked(far).await);
+    }
+    let requested = |sender: &Sender| match &sender.fetch.what {
+        FetchTarget::Copy { ranges, .. } => ranges.clone(),
+        FetchTarget::Partial(_) => panic!("a copy is requested"),
+    };
+    let front = 0..3 * BLOCK;
+    assert_eq!(requested(&senders[0]), [front]);
+    assert_eq!(requested(&senders[1]), [3 * BLOCK..4 * BLOCK, 5 * BLOCK..6 * BLOCK]);
+    senders[0].send(0, 0..1, false).await;
+    senders[1].send(3, 3..4, false).await;
+    senders[0].send(1, 1..3, false).await;
+    senders[0].end().await;
+    assert_eq!(ended(&mut scene).await, Event::Fetched { fetch: FetchId(1) });
+    assert!(!stored.is_complete());
+    senders[1].send(5, 5..6, false).await;
+    senders[1].end().await;
+    assert_eq!(ended(&mut scene).await, Event::Fetched { fetch: FetchId(2) });
+    let all: Vec<u8> = (0..6).flat_map(block).collect();
+    assert!(stored.shared().bytes().unwrap().to_vec() == all);
+}
+
+/// Goal: bytes that one transfer receives are not requested by another until that has ended.
+#[tokio::test]
+async fn transfer_waits_for_another_one_of_the_same_bytes() {
+    let mut scene = Scene::new();
+    let _held = scene.memory(2);
+    let (one, other) = (Sender::of(&scene).await, Sender::of(&scene).await);
+    begin(&scene, None);
+    let mut first = Sender::asked(other).await;
+    let back = BLOCK..2 * BLOCK;
+    let ranges = Some(vec![back]);
+    start(&scene.transfers, FetchOrder { ranges, ..order(FetchId(2)) });
+    first.send(0, 0..1, false).await;
+    drop(first);
+    let failed = Event::FetchFailed { fetch: FETCH, not_here: false };
+    assert_eq!(ended(&mut scene).await, failed);
+    let mut second = Sender::asked(one).await;
+    second.send(1, 1..2, false).await;
+    second.end().await;
+    assert_eq!(ended(&mut scene).await, Event::Fetched { fetch: FetchId(2) });
 }
 
 /// Goal: a node that is late on a connection that was idle, and can't be reached on another, is not given up. Method:
@@ -230,7 +292,7 @@ async fn late_reply_is_received_if_no_new_connection_can_be_opened() {
     tokio::time::sleep(Duration::from_nanos(IDLE_REPLY_TIMEOUT_NS * 5 / 4)).await;
     late.send(0, 0..1, false).await;
     late.end().await;
-    assert_eq!(ended(&mut scene).await, Event::Fetched { instance: INSTANCE });
+    assert_eq!(ended(&mut scene).await, Event::Fetched { fetch: FETCH });
     assert_eq!(scene.transfers.counters.values().connections_silent, 0);
 }
 
@@ -317,5 +379,5 @@ async fn credit_is_granted_while_a_copy_arrives() {
         sent = numbers.end;
     }
     sender.end().await;
-    assert_eq!(ended(&mut scene).await, Event::Fetched { instance: INSTANCE });
+    assert_eq!(ended(&mut scene).await, Event::Fetched { fetch: FETCH });
 }

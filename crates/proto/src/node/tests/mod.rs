@@ -34,7 +34,7 @@ use crate::{
     broadcast::Reason,
     directory::Slice,
     error::Error,
-    id::{ClientId, Instance, NodeId, ObjectId, RequestId, ServeId},
+    id::{ClientId, FetchId, Instance, NodeId, ObjectId, RequestId, ServeId},
     inline::Inline,
     limits::OWNER_TIMEOUT_NS,
     members::Member,
@@ -57,6 +57,8 @@ struct Cluster {
     replies: BTreeMap<RequestId, Result<Reply, Error>>,
     /// Requested transfers: requester, instance and source.
     fetches: BTreeMap<ServeId, (NodeId, Instance, NodeId)>,
+    /// The number of each transfer at its receiver.
+    fetch_ids: BTreeMap<ServeId, FetchId>,
     /// The instances at the sources of requested transfers.
     fetched: BTreeMap<ServeId, Instance>,
     /// Transfers in progress.
@@ -104,6 +106,7 @@ impl Cluster {
             queue: VecDeque::new(),
             replies: BTreeMap::new(),
             fetches: BTreeMap::new(),
+            fetch_ids: BTreeMap::new(),
             fetched: BTreeMap::new(),
             serving: BTreeSet::new(),
             contributors: BTreeMap::new(),
@@ -152,9 +155,10 @@ impl Cluster {
                 continue;
             }
             let Some(to) = self.nodes.get_mut(&node) else {
-                if let Event::FetchRequested { serve, instance, .. } = event {
-                    let (requester, _, source) = self.fetches[&serve];
-                    let failed = Event::FetchFailed { instance, source, not_here: false };
+                if let Event::FetchRequested { serve, .. } = event {
+                    let (requester, ..) = self.fetches[&serve];
+                    let fetch = self.fetch_ids[&serve];
+                    let failed = Event::FetchFailed { fetch, not_here: false };
                     self.queue.push_back((requester, failed));
                 }
                 continue;
@@ -256,17 +260,17 @@ impl Cluster {
     fn next_end(&mut self) -> Option<(NodeId, Event)> {
         for serve in self.serving.clone() {
             let (node, instance, source) = self.fetches[&serve];
-            let sent = self.fetched[&serve];
+            let (sent, fetch) = (self.fetched[&serve], self.fetch_ids[&serve]);
             let copy = self.nodes.get(&source).and_then(|node| node.table().get(sent));
             let event = match copy.filter(|copy| !copy.doomed) {
                 Some(copy)
                     if copy.is_complete()
                         || self.by_parts.contains(&serve) && self.goes_round(instance) =>
                 {
-                    Event::Fetched { instance }
+                    Event::Fetched { fetch }
                 }
                 Some(_) => continue,
-                None => Event::FetchFailed { instance, source, not_here: false },
+                None => Event::FetchFailed { fetch, not_here: false },
             };
             self.serving.remove(&serve);
             self.queue.push_back((source, Event::ServeEnded { serve }));
@@ -301,10 +305,11 @@ impl Cluster {
                 assert_eq!(before, None, "{request:?} was answered twice");
                 return;
             }
-            Action::Fetch { id, instance, source, parts, range, .. } => {
+            Action::Fetch(FetchOrder { fetch, id, instance, source, in_parts, range, .. }) => {
                 self.counted += 1;
                 let serve = ServeId(self.counted);
-                if parts.is_some() {
+                self.fetch_ids.insert(serve, fetch);
+                if in_parts {
                     self.by_parts.insert(serve);
                 }
                 self.fetches.insert(serve, (node, instance, source));
@@ -320,8 +325,8 @@ impl Cluster {
                 return;
             }
             Action::Refuse { serve } => {
-                let (to, instance, source) = self.fetches[&serve];
-                let failed = Event::FetchFailed { instance, source, not_here: true };
+                let ((to, ..), fetch) = (self.fetches[&serve], self.fetch_ids[&serve]);
+                let failed = Event::FetchFailed { fetch, not_here: true };
                 self.queue.push_back((to, failed));
                 return;
             }
@@ -940,6 +945,13 @@ fn alone(id: u64) -> Node {
     Node::new(member(id), Config::new(1 << 30, link))
 }
 
+/// The order of a transfer of a whole copy, with its number.
+fn whole(fetch: u64, id: &ObjectId, instance: Instance, source: u64) -> Action {
+    let (fetch, id, source) = (FetchId(fetch), id.clone(), NodeId(source));
+    let (ranges, in_parts, digest, range) = (None, false, None, None);
+    Action::Fetch(FetchOrder { fetch, id, instance, source, ranges, in_parts, digest, range })
+}
+
 /// Node 2, which was assigned node 1 as the source of a large object, and a function that passes events to it. The
 /// function returns the resulting actions, except messages.
 fn receiver() -> (ObjectId, Instance, impl FnMut(Event) -> Vec<Action>) {
@@ -969,8 +981,7 @@ fn a_receiver_that_comes_before_the_memory_is_ready_is_kept_waiting() {
     let serve = ServeId(7);
     assert_eq!(step(Event::FetchRequested { serve, id: id.clone(), instance }), []);
     let actions = step(Event::SlotReady { instance });
-    let fetch =
-        Action::Fetch { id, instance, source: NodeId(1), parts: None, digest: None, range: None };
+    let fetch = whole(1, &id, instance, 1);
     assert_eq!(actions, [fetch, Action::Serve { serve, instance, relayed: true }]);
 }
 
@@ -980,10 +991,8 @@ fn a_receiver_of_a_sender_that_is_lost_has_memory_first() {
     let (id, instance, mut step) = receiver();
     let forgotten = || Event::Message { from: NodeId(1), message: Message::StateDropped };
     assert_eq!(step(forgotten()), [], "nothing is under way yet");
-    let fetch =
-        Action::Fetch { id, instance, source: NodeId(1), parts: None, digest: None, range: None };
-    assert_eq!(step(Event::SlotReady { instance }), [fetch]);
-    assert_eq!(step(forgotten()), [Action::StopFetch { instance }]);
+    assert_eq!(step(Event::SlotReady { instance }), [whole(1, &id, instance, 1)]);
+    assert_eq!(step(forgotten()), [Action::StopFetch { fetch: FetchId(1) }]);
     assert_eq!(step(forgotten()), [], "it is sought elsewhere already");
 }
 
@@ -993,8 +1002,8 @@ fn a_receiver_of_a_sender_that_is_lost_has_memory_first() {
 fn a_corrupt_copy_is_fetched_from_another_sender_and_ends_when_there_is_none() {
     let (id, instance, mut step) = receiver();
     step(Event::SlotReady { instance });
-    let differs = |source| Event::CopyCorrupt { instance, source: NodeId(source) };
-    assert_eq!(step(differs(9)), [], "that was given up before");
+    let differs = |fetch| Event::CopyCorrupt { fetch: FetchId(fetch) };
+    assert_eq!(step(differs(9)), [], "there is no such transfer");
     let anew =
         [Action::FreeSlot { instance }, Action::CreateSlot { instance, size: LARGE, writer: None }];
     assert_eq!(step(differs(1)), anew, "readers on the way keep the memory of before");
@@ -1010,28 +1019,27 @@ fn a_corrupt_copy_is_fetched_from_another_sender_and_ends_when_there_is_none() {
         };
         Event::Message { from: NodeId(1), message }
     };
-    let fetch = |source| {
-        let (id, source) = (id.clone(), NodeId(source));
-        Action::Fetch { id, instance, source, parts: None, digest: None, range: None }
-    };
-    assert_eq!(step(located(3)), [fetch(3)]);
+    let fetch = |fetch, source| whole(fetch, &id, instance, source);
+    assert_eq!(step(located(3)), [fetch(2, 3)]);
     // Another source continues after the third.
     let redirect = |source| {
         let message = Message::Redirect { id: id.clone(), instance, source: NodeId(source) };
         Event::Message { from: NodeId(1), message }
     };
-    assert_eq!(step(redirect(4)), [fetch(4)]);
-    assert_eq!(step(differs(4)), anew);
-    step(Event::SlotReady { instance });
-    assert_eq!(step(located(3)), [fetch(3)], "it is not known which of the two it was");
+    let stop = |fetch| Action::StopFetch { fetch: FetchId(fetch) };
+    assert_eq!(step(redirect(4)), [stop(2), fetch(3, 4)]);
+    assert_eq!(step(differs(2)), [], "that was given up before");
     assert_eq!(step(differs(3)), anew);
     step(Event::SlotReady { instance });
-    assert_eq!(step(located(4)), [fetch(4)]);
-    assert_eq!(step(redirect(3)), [], "that one is avoided");
+    assert_eq!(step(located(3)), [fetch(4, 3)], "it is not known which of the two it was");
     assert_eq!(step(differs(4)), anew);
     step(Event::SlotReady { instance });
-    assert_eq!(step(located(1)), [fetch(1)], "the owner knows no other");
-    let ended = step(differs(1));
+    assert_eq!(step(located(4)), [fetch(5, 4)]);
+    assert_eq!(step(redirect(3)), [], "that one is avoided");
+    assert_eq!(step(differs(5)), anew);
+    step(Event::SlotReady { instance });
+    assert_eq!(step(located(1)), [fetch(6, 1)], "the owner knows no other");
+    let ended = step(differs(6));
     let senders = vec![NodeId(1), NodeId(3), NodeId(4)];
     let answer = Err(Error::ObjectCorrupt { id: id.clone(), senders });
     let reply = Action::Reply { client: CLIENT, request: RequestId(1), reply: answer };
@@ -1080,19 +1088,17 @@ fn a_receiver_goes_on_with_the_node_that_stepped_in_between() {
         let message = Message::Redirect { id: id.clone(), instance, source: NodeId(source) };
         Event::Message { from: NodeId(1), message }
     };
-    let fetch = |source| {
-        let (id, source) = (id.clone(), NodeId(source));
-        Action::Fetch { id, instance, source, parts: None, digest: None, range: None }
-    };
+    let fetch = |fetch, source| whole(fetch, &id, instance, source);
     assert_eq!(step(redirect(instance, 3)), [], "it has no memory yet");
-    assert_eq!(step(Event::SlotReady { instance }), [fetch(3)]);
-    assert_eq!(step(redirect(instance, 4)), [fetch(4)]);
+    assert_eq!(step(Event::SlotReady { instance }), [fetch(1, 3)]);
+    let stop = Action::StopFetch { fetch: FetchId(1) };
+    assert_eq!(step(redirect(instance, 4)), [stop, fetch(2, 4)]);
     let other = Instance { serial: 9, ..instance };
     assert_eq!(step(redirect(other, 5)), [], "that is of another object");
 
-    let failed = |source| Event::FetchFailed { instance, source: NodeId(source), not_here: false };
-    assert_eq!(step(failed(3)), [], "it was given up before");
-    step(failed(4));
+    let failed = |fetch| Event::FetchFailed { fetch: FetchId(fetch), not_here: false };
+    assert_eq!(step(failed(1)), [], "it was given up before");
+    step(failed(2));
     assert_eq!(
         step(redirect(instance, 4)),
         [],
