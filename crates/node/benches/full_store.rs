@@ -1,5 +1,6 @@
 //! Benchmark of the latency of a busy node: with a full store, with clients that wait for capacity, with many open
-//! gets, and next to a client that creates 1 GiB. Also counts the node's threads while thousands of objects arrive.
+//! gets, while it reports what it does, and next to a client that creates 1 GiB. Also counts the node's threads while
+//! thousands of objects arrive.
 //!
 //! `make bench-owner` runs it. It compares results with the objects put, and checks by counters that the timed events
 //! happened.
@@ -14,7 +15,12 @@ use std::{
 
 use hoplite_node::{
     Client, Node, NodeConfig, PendingReply, Value,
-    proto::{id::ObjectId, meta::Meta, table::COPY_OVERHEAD_BYTES},
+    proto::{
+        id::{Name, ObjectId},
+        inspection::Inspection,
+        meta::Meta,
+        table::COPY_OVERHEAD_BYTES,
+    },
 };
 
 const LARGE: usize = 40_000;
@@ -46,6 +52,9 @@ fn main() {
         let (answers, cancels) = open_questions(open);
         report(&format!("put and reply to a get, {open} gets open"), answers);
         report(&format!("cancellation of a get, {open} gets open"), cancels);
+    }
+    for open in [10, 40_000].into_iter().filter(|_| is_wanted("reports")) {
+        report(&format!("report of 5000 events, {open} gets open"), reports(open));
     }
     if is_wanted("create") {
         let (alone, beside) = beside_a_large_create();
@@ -104,6 +113,25 @@ fn evicting_puts(copies: usize) -> Vec<Duration> {
     let times = (0..300).map(|_| timed(|| drop(put(&client)))).collect();
     // In a small store a put evicts more than one copy: an extent holds few of them.
     assert!(counter(&full, "evictions") >= 300);
+    times
+}
+
+/// Times of reports of a node with many waiting gets, described for a second, and 5000 events in each.
+fn reports(open: usize) -> Vec<Duration> {
+    let node = node("reported", 1 << 30, None);
+    let (client, waiter) = (node.client(), attach(&node));
+    let name = |number: usize| format!("missing/{number}").parse::<Name>().expect("a name");
+    let ids = (0..open).map(|number| ObjectId::Named(name(number)));
+    let gets: Vec<PendingReply<_>> = ids.map(|id| waiter.start_get(&id, None)).collect();
+    (0..6000).for_each(|_| drop(put_small(&client, None)));
+    thread::sleep(Duration::from_millis(1500));
+    let activity = || Inspection::Activity { after: 0, limit: 5000 };
+    let read = || client.start_inspect(None, activity(), SOON).join().expect("a report");
+    let first: serde_json::Value = serde_json::from_str(&read()).expect("JSON");
+    let rows = |name: &str| first[name].as_array().map_or(0, Vec::len);
+    assert_eq!((rows("events"), rows("waits")), (5000, open.min(1000)));
+    let times = (0..100).map(|_| timed(|| drop(read()))).collect();
+    drop(gets);
     times
 }
 
