@@ -1,13 +1,14 @@
-//! Capabilities as texts: granted from a cluster's token, narrowed by a holder, parsed, and verified by a node.
+//! Capabilities as texts: granted from a cluster's token, narrowed by a holder, parsed, and
+//! verified by a node.
 //!
 //! ```text
-//!   hoplite capability 1          tag = HMAC(key, this line), key = HMAC(token, "hoplite capability")
-//!   prefix=team-a/                tag = HMAC(tag, this line)
-//!   verbs=get,put                 tag = HMAC(tag, this line)
-//!   5b0e...                       the last tag, in hex
+//!   hoplite capability 1      tag = HMAC(key, this line), key = HMAC(token, "hoplite capability")
+//!   prefix=team-a/            tag = HMAC(tag, this line)
+//!   verbs=get,put             tag = HMAC(tag, this line)
+//!   5b0e...                   the last tag, in hex
 //! ```
-//! The tag of a line is the key of the next: a holder can add lines, but can't remove or change one.
-//! [`hoplite_proto::capability`] interprets the lines; the caller enforces them.
+//! The tag of a line is the key of the next: a holder can add lines, but can't remove or change
+//! one. [`hoplite_proto::capability`] interprets the lines; the caller enforces them.
 
 use std::{collections::BTreeSet, fmt::Write as _};
 
@@ -97,7 +98,8 @@ pub fn grant(token: &str, bounds: &Bounds) -> Result<String, BadRef> {
 /// Narrows a capability to one that allows less; needs no key.
 ///
 /// # Errors
-/// [`BadRef`] if the text is not a valid capability, or the bounds are empty, not valid, or allow more.
+/// [`BadRef`] if the text is not a valid capability, or the bounds are empty, not valid, or allow
+/// more.
 pub fn narrow(text: &str, bounds: &Bounds) -> Result<String, BadRef> {
     let Chain { lines, caveats, tag } = Chain::read(text)?;
     let more = bounds.caveats()?;

@@ -1,4 +1,5 @@
-//! A connection between two nodes after the handshake: a socket, and the encryption of frames in both directions.
+//! A connection between two nodes after the handshake: a socket, and the encryption of frames in
+//! both directions.
 //!
 //! Knows bytes and frames, not their meaning.
 

@@ -8,18 +8,19 @@ use hoplite_shm::memory_limit;
 /// Settings of a node; every default works on one host.
 #[derive(Clone, Debug)]
 pub struct NodeConfig {
-    /// Address and port to listen on; port 0 selects a free one. An address that other hosts can reach requires
-    /// `tokens`, `certificates` or `no_auth`. None does not listen: the node is a cluster of its own, for the
-    /// processes of its host.
+    /// Address and port to listen on; port 0 selects a free one. An address that other hosts can
+    /// reach requires `tokens`, `certificates` or `no_auth`. None does not listen: the node is a
+    /// cluster of its own, for the processes of its host.
     pub listen: Option<String>,
-    /// The address that other nodes connect to, if it differs from `listen`: containers, NAT, 0.0.0.0.
+    /// The address that other nodes connect to, if it differs from `listen`: containers, NAT,
+    /// 0.0.0.0.
     pub advertise: Option<String>,
     /// Addresses of members to join; one that replies is enough. Empty starts a cluster.
     pub join: Vec<String>,
     /// Name of the cluster, compared in the handshake.
     pub cluster: String,
-    /// Secrets that all nodes share. This node proves the first, and accepts the others too, for rotation. They never
-    /// cross the wire.
+    /// Secrets that all nodes share. This node proves the first, and accepts the others too, for
+    /// rotation. They never cross the wire.
     pub tokens: Vec<String>,
     /// Certificates, with which nodes authenticate each other instead of a token.
     pub certificates: Option<CertificateFiles>,
@@ -33,7 +34,8 @@ pub struct NodeConfig {
     pub require_capability: bool,
     /// Limit of the bytes of objects; None uses 30 % of the memory available to this process.
     pub capacity: Option<u64>,
-    /// Folder for pinned copies, least recently used first, when others need their memory; None keeps all in memory.
+    /// Folder for pinned copies, least recently used first, when others need their memory; None
+    /// keeps all in memory.
     pub spill: Option<SpillConfig>,
     /// Path of the Unix socket for other processes of this host; None creates no socket.
     pub socket: Option<PathBuf>,
@@ -41,7 +43,8 @@ pub struct NodeConfig {
     pub place: Option<Place>,
     /// Takes part in surveys of shared links, if no member has a configured place.
     pub surveys: bool,
-    /// Time after which an unresponsive or partitioned member is declared dead. An ended process is detected at once.
+    /// Time after which an unresponsive or partitioned member is declared dead. An ended process is
+    /// detected at once.
     pub detection: Duration,
     /// Latency and bandwidth assumed until transfers have measured them.
     pub link: Link,
@@ -95,21 +98,22 @@ impl Default for NodeConfig {
     }
 }
 
-/// 10 Gbit/s with 50 us one way, as in the cloud machines of the papers. Only the first transfers use it.
+/// 10 Gbit/s with 50 us one way, as in the cloud machines of the papers. Only the first transfers
+/// use it.
 const LINK_ASSUMED: Link = Link { latency_ns: 50_000, bytes_per_second: 1_250_000_000 };
 
 /// Longer than a busy host delays a process, and than replugging a cable takes.
 const DETECTION: Duration = Duration::from_secs(3);
 
-/// Size of extents of shared memory that several objects share. New memory costs about 0.7 ms per MiB, whatever the
-/// size; in 64 MiB a thousand small objects take one descriptor.
+/// Size of extents of shared memory that several objects share. New memory costs about 0.7 ms per
+/// MiB, whatever the size; in 64 MiB a thousand small objects take one descriptor.
 pub(crate) const EXTENT_BYTES: u64 = 64 * 1024 * 1024;
 
 /// Percentage of the host's memory that a node may use by default.
 const CAPACITY_PERCENT: u64 = 30;
 
-/// The default capacity: 30 % of the memory available to this process, limited by the host, its control groups, or its
-/// address space.
+/// The default capacity: 30 % of the memory available to this process, limited by the host, its
+/// control groups, or its address space.
 pub(crate) fn default_capacity() -> u64 {
     // Assume 1 GiB if the limit is unknown: less than any machine that moves large objects.
     let memory = match memory_limit() {
@@ -124,8 +128,8 @@ pub(crate) fn excess(capacity: u64) -> Option<String> {
     let (memory, limit) = memory_limit();
     (capacity > memory).then(|| {
         format!(
-            "{limit} has {memory} bytes of memory, less than the capacity, so some puts will wait for memory: reduce \
-             the capacity"
+            "{limit} has {memory} bytes of memory, less than the capacity, so some puts will wait \
+             for memory: reduce the capacity"
         )
     })
 }

@@ -29,7 +29,8 @@ macro_rules! counters {
 counters! {
     /// Payload sent to other nodes from objects that this node's own clients put.
     bytes_direct,
-    /// Payload sent from copies that came over the network or are computed by a reduce, complete or still growing.
+    /// Payload sent from copies that came over the network or are computed by a reduce, complete or
+    /// still growing.
     bytes_relayed,
     /// Partial sums sent to the next position of a reduce.
     bytes_partial,
@@ -79,7 +80,8 @@ counters! {
     reduces_restarted,
     /// Nodes that did not confirm a replica in time.
     replicas_late,
-    /// Connections that did not use the protocol, or were refused: of other nodes, and of processes of this host.
+    /// Connections that did not use the protocol, or were refused: of other nodes, and of processes
+    /// of this host.
     strangers,
 }
 

@@ -1,4 +1,5 @@
-//! Digests of objects, with which a receiver verifies the bytes that were put. Knows bytes, not their origin.
+//! Digests of objects, with which a receiver verifies the bytes that were put. Knows bytes, not
+//! their origin.
 
 use hoplite_proto::{
     inline::Inline,

@@ -60,8 +60,8 @@ pub enum Error {
     Closed,
     /// The process was forked after it attached or started its node.
     #[error(
-        "this process was forked from the process that opened the connection to Hoplite: call hoplite.init() or \
-         hoplite.connect() in the child"
+        "this process was forked from the process that opened the connection to Hoplite: call \
+         hoplite.init() or hoplite.connect() in the child"
     )]
     Forked,
 }
@@ -93,19 +93,21 @@ pub(crate) enum LinkError {
     /// Another node now listens at the address of the expected one.
     #[error("node {by} has replaced node {node} at this address")]
     Replaced { node: NodeId, by: NodeId },
-    /// One of both clusters has lost a member, so their nodes must not connect at an address from `join`.
+    /// One of both clusters has lost a member, so their nodes must not connect at an address from
+    /// `join`.
     #[error(
-        "node {node} at {address} is of cluster {theirs}, but this node is of cluster {ours}, and clusters do not \
-         merge: if they belong together, restart the nodes of one of them, each with join set to a node of the other; \
-         otherwise remove the address from join, or use another cluster name"
+        "node {node} at {address} is of cluster {theirs}, but this node is of cluster {ours}, and \
+         clusters do not merge: if they belong together, restart the nodes of one of them, each \
+         with join set to a node of the other; otherwise remove the address from join, or use \
+         another cluster name"
     )]
     OtherCluster { node: NodeId, address: SocketAddr, theirs: ClusterId, ours: ClusterId },
     /// The initiator expected another node, or rejects this one.
     #[error("the initiator ended the handshake: {0}")]
     Declined(String),
     #[error(
-        "node {0} already has {1} connections to this node, the limit per member: let some of its transfers end first, \
-         or raise ulimit -n of this node"
+        "node {0} already has {1} connections to this node, the limit per member: let some of its \
+         transfers end first, or raise ulimit -n of this node"
     )]
     Full(NodeId, usize),
     #[error("the peer's certificate {0}")]
@@ -121,7 +123,8 @@ pub(crate) enum LinkError {
     #[error("no reply within {0} s")]
     NoHandshake(f32),
     #[error(
-        "it accepted the connection but sent nothing for {0} s: check that it is a Hoplite node and not paused"
+        "it accepted the connection but sent nothing for {0} s: check that it is a Hoplite node \
+         and not paused"
     )]
     NoGreeting(f32),
 }

@@ -1,7 +1,8 @@
 //! Registry of descriptors that are sockets of a node or of an attachment, and their numbers.
 //!
-//! A forked child inherits them. While it lives, other nodes would not detect the death of its parent, so the child
-//! closes them. It must find them without taking any lock that another thread may have held during the fork.
+//! A forked child inherits them. While it lives, other nodes would not detect the death of its
+//! parent, so the child closes them. It must find them without taking any lock that another thread
+//! may have held during the fork.
 
 use std::{
     collections::BTreeMap,
@@ -11,7 +12,8 @@ use std::{
 
 use crate::sync::lock;
 
-/// Descriptor to inode. Entries of closed descriptors stay until the number is reused; the inode distinguishes them.
+/// Descriptor to inode. Entries of closed descriptors stay until the number is reused; the inode
+/// distinguishes them.
 static NOTED: Mutex<BTreeMap<RawFd, u64>> = Mutex::new(BTreeMap::new());
 
 /// Registers a socket.
@@ -27,8 +29,9 @@ const LAST: RawFd = 512;
 
 /// Moves a socket to a high descriptor number, if the process's limit allows it.
 ///
-/// When a process is killed, Linux closes its descriptors from the highest number down, and frees the memory of a
-/// gigabyte of objects for 150 ms. Sockets with higher numbers are closed, and so noticed by peers, before that.
+/// When a process is killed, Linux closes its descriptors from the highest number down, and frees
+/// the memory of a gigabyte of objects for 150 ms. Sockets with higher numbers are closed, and so
+/// noticed by peers, before that.
 pub(crate) fn raise<T: AsFd + From<OwnedFd>>(socket: T) -> T {
     raise_to(LAST, socket)
 }

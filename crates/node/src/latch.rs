@@ -1,5 +1,5 @@
-//! A latch: threads wait until another thread opens it. A signal also ends the wait of its thread, so no thread has to
-//! poll for signals.
+//! A latch: threads wait until another thread opens it. A signal also ends the wait of its thread,
+//! so no thread has to poll for signals.
 
 use std::{
     sync::atomic::{AtomicU32, Ordering},
@@ -31,8 +31,8 @@ impl Latch {
         self.0.load(Ordering::Acquire) == OPEN
     }
 
-    /// Waits until the latch is open, for at most `time`. Returns false if a signal handler ran on this thread
-    /// meanwhile. May return early.
+    /// Waits until the latch is open, for at most `time`. Returns false if a signal handler ran on
+    /// this thread meanwhile. May return early.
     pub fn wait(&self, time: Duration) -> bool {
         // This fails if it is open or already awaited.
         let _ = self.0.compare_exchange(SHUT, AWAITED, Ordering::AcqRel, Ordering::Acquire);

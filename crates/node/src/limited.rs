@@ -1,4 +1,5 @@
-//! Counts requests that limits rejected, by member or process. docs/security-model.md explains the limits to users.
+//! Counts requests that limits rejected, by member or process. docs/security-model.md explains the
+//! limits to users.
 //!
 //! Does not know the limits.
 

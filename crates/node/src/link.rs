@@ -30,7 +30,8 @@ impl LinkMeter {
         self.measured(|estimate| estimate.round_trip(nanoseconds));
     }
 
-    /// Records that `bytes` arrived from one sender in `time`; see [`LinkEstimate::transfer`] for `is_steady`.
+    /// Records that `bytes` arrived from one sender in `time`; see [`LinkEstimate::transfer`] for
+    /// `is_steady`.
     pub(crate) fn transfer(&self, bytes: u64, time: Duration, is_steady: bool) {
         let nanoseconds = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         self.measured(|estimate| estimate.transfer(bytes, nanoseconds, is_steady));

@@ -11,17 +11,19 @@ use crate::sync::lock;
 /// Time after which a cause is logged again, with the number of its repeats.
 const QUIET: Duration = Duration::from_secs(3600);
 
-/// Limit of causes of one place in the code per [`QUIET`]. The others of that place are logged together. Strangers can
-/// cause any number at the places that they reach, and must not use up the log of any other place.
+/// Limit of causes of one place in the code per [`QUIET`]. The others of that place are logged
+/// together. Strangers can cause any number at the places that they reach, and must not use up the
+/// log of any other place.
 const CAUSES_MAX: usize = 64;
 
-/// The causes that this process logged in the last [`QUIET`]. Several nodes of a process share one log.
+/// The causes that this process logged in the last [`QUIET`]. Several nodes of a process share one
+/// log.
 static SEEN: Repeats = Repeats(Mutex::new(BTreeMap::new()));
 
 /// Logs an event at a level if its cause, a text, was not logged recently; else at debug.
 ///
-/// A cause is a member, an address or the class of an error, never a text or number that a peer chooses: each would be
-/// another cause.
+/// A cause is a member, an address or the class of an error, never a text or number that a peer
+/// chooses: each would be another cause.
 macro_rules! log_once {
     ($level:ident, $cause:expr, $($event:tt)+) => {
         match $crate::repeats::note(concat!(module_path!(), line!()), $cause.to_string()) {

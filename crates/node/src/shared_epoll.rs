@@ -1,8 +1,9 @@
 //! An epoll set shared by a background thread and one thread that waits for the result of an event.
 //!
-//! Otherwise the background thread would receive a reply and then wake the waiting thread; on an idle machine each
-//! wake-up takes 0.1 ms. Here both threads wait for the same events, and the kernel wakes the last one to wait: the
-//! thread waiting for a reply, if there is one. No thread spins. Knows descriptors, not their data.
+//! Otherwise the background thread would receive a reply and then wake the waiting thread; on an
+//! idle machine each wake-up takes 0.1 ms. Here both threads wait for the same events, and the
+//! kernel wakes the last one to wait: the thread waiting for a reply, if there is one. No thread
+//! spins. Knows descriptors, not their data.
 
 use std::{
     cell::Cell,
@@ -69,20 +70,22 @@ impl SharedEpoll {
         let poke = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         // Its value is never read: each increment is an event.
         epoll::add(&set, &poke, EventData::new_u64(POKED), EventFlags::IN | EventFlags::ET)?;
-        // Not registered for forked children: these keep no socket open, and all such descriptors have one inode.
+        // Not registered for forked children: these keep no socket open, and all such descriptors
+        // have one inode.
         let (place, is_waited) = (Mutex::default(), AtomicBool::new(false));
         Ok(Self { set, poke, place, is_waited, is_closed: AtomicBool::new(false) })
     }
 
-    /// Adds a non-blocking `descriptor`. The thread that handles its event gets `token` and whether it is the last
-    /// event, and must read everything available, or call [`SharedEpoll::raise`] later. Closing the descriptor
-    /// removes it.
+    /// Adds a non-blocking `descriptor`. The thread that handles its event gets `token` and whether
+    /// it is the last event, and must read everything available, or call [`SharedEpoll::raise`]
+    /// later. Closing the descriptor removes it.
     pub(crate) fn add(&self, descriptor: impl AsFd, token: u64) -> io::Result<()> {
         debug_assert_ne!(token, POKED);
         Ok(epoll::add(&self.set, descriptor, EventData::new_u64(token), READABLE)?)
     }
 
-    /// Raises the event of a descriptor again if there is something to read, which a thread has left unread.
+    /// Raises the event of a descriptor again if there is something to read, which a thread has
+    /// left unread.
     pub(crate) fn raise(&self, descriptor: impl AsFd, token: u64) -> io::Result<()> {
         Ok(epoll::modify(&self.set, descriptor, EventData::new_u64(token), READABLE)?)
     }
@@ -99,8 +102,8 @@ impl SharedEpoll {
         }
     }
 
-    /// Handles events on the calling thread until `is_over`, for at most `time`. Any other thread that makes it over
-    /// must call [`SharedEpoll::poke`].
+    /// Handles events on the calling thread until `is_over`, for at most `time`. Any other thread
+    /// that makes it over must call [`SharedEpoll::poke`].
     pub(crate) fn wait(
         &self,
         time: Duration,
@@ -230,7 +233,8 @@ mod tests {
         })
     }
 
-    /// Each event comes when both threads wait, the thread waiting for it last, however busy the machine is.
+    /// Each event comes when both threads wait, the thread waiting for it last, however busy the
+    /// machine is.
     #[test]
     fn waiting_thread_handles_the_event_itself() {
         let epoll = Arc::new(SharedEpoll::new().unwrap());

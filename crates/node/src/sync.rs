@@ -4,7 +4,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-/// Locks data. Each change under the lock is complete or absent, so the data is consistent even after a panic.
+/// Locks data. Each change under the lock is complete or absent, so the data is consistent even
+/// after a panic.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

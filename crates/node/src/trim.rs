@@ -13,8 +13,8 @@ use crate::{
 /// How long unused memory of folds is kept, and the interval of [`Arena::trim_idle`].
 const KEPT: Duration = Duration::from_secs(1);
 
-/// Frees unused memory of copies and frames, until the node ends; of the heap each time that `ended` completes.
-/// `tell_gone` notifies processes of extents to unmap.
+/// Frees unused memory of copies and frames, until the node ends; of the heap each time that
+/// `ended` completes. `tell_gone` notifies processes of extents to unmap.
 pub(crate) async fn give_back<E: Future<Output = ()> + Send>(
     tasks: &Supervisor,
     arena: &Arena,

@@ -1,4 +1,5 @@
-//! The spill folder of a node: checks that it is usable and unshared, and reads files that an earlier node left in it.
+//! The spill folder of a node: checks that it is usable and unshared, and reads files that an
+//! earlier node left in it.
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions},
@@ -41,8 +42,8 @@ pub(crate) struct Folder {
 pub(crate) type RecoveredFiles = Vec<(SpilledCopy, SpillFile)>;
 
 impl Folder {
-    /// Locks a folder, creating it if it is missing, and reads the files that an earlier node left for this one.
-    /// Removes all other files of objects.
+    /// Locks a folder, creating it if it is missing, and reads the files that an earlier node left
+    /// for this one. Removes all other files of objects.
     ///
     /// # Errors
     /// [`Error::Spill`] with the reason why the folder can't be used.
@@ -116,7 +117,8 @@ impl Folder {
         free / 100 * FREE_PERCENT
     }
 
-    /// Unlocks the folder for another node. A child of this process may still hold the lock otherwise.
+    /// Unlocks the folder for another node. A child of this process may still hold the lock
+    /// otherwise.
     pub(crate) fn unlock(&self) {
         let _ = flock(&self.lock, FlockOperation::Unlock);
     }
@@ -155,7 +157,10 @@ impl Folder {
             removed += 1;
         }
         if removed > 0 {
-            info!(folder = %self.path.display(), removed, "removed files that an earlier node spilled");
+            info!(
+                folder = %self.path.display(), removed,
+                "removed files that an earlier node spilled"
+            );
         }
         left.sort_by_key(|(at, ..)| *at);
         Ok(left.into_iter().map(|(_, copy, file)| (copy, file)).collect())
@@ -165,8 +170,8 @@ impl Folder {
 /// Limit of symbolic links on the path to a folder, as in the kernel.
 const LINKS_MAX: usize = 40;
 
-/// Finds a symbolic link on the path whose owner is not trusted: that user would choose the folder, and so which files
-/// are removed.
+/// Finds a symbolic link on the path whose owner is not trusted: that user would choose the folder,
+/// and so which files are removed.
 fn link_of_another(
     path: &Path,
     is_trusted: impl Fn(u32) -> bool,

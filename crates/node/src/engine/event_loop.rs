@@ -1,8 +1,10 @@
-//! The event loop: the only access to the state machine. It passes events in and executes the resulting actions.
+//! The event loop: the only access to the state machine. It passes events in and executes the
+//! resulting actions.
 //!
-//! Quick actions, whose order matters, run before the next event is handled. Slow actions run after the state machine
-//! is released, and report back as events. A thread stays inside for one turn, which is short: then messages are sent
-//! and the timer is set, and a task of the runtime continues. Does not know how an action is executed.
+//! Quick actions, whose order matters, run before the next event is handled. Slow actions run after
+//! the state machine is released, and report back as events. A thread stays inside for one turn,
+//! which is short: then messages are sent and the timer is set, and a task of the runtime
+//! continues. Does not know how an action is executed.
 
 use std::{
     sync::{
@@ -51,7 +53,8 @@ pub(crate) struct EventLoop<P: Execute> {
     tasks: Supervisor,
     state: Mutex<LoopState<P>>,
     queue: Mutex<EventQueue>,
-    /// The deadline of the timer in nanoseconds, which is not later than the state machine's; [`NEVER`] without one.
+    /// The deadline of the timer in nanoseconds, which is not later than the state machine's;
+    /// [`NEVER`] without one.
     armed: AtomicU64,
     timer: Notify,
 }
@@ -67,7 +70,8 @@ const NEVER: u64 = u64::MAX;
 /// Capacity for actions that is kept afterwards: a membership change may produce very many.
 const ORDERS_KEPT: usize = 1024;
 
-/// Events of a turn, and its duration in nanoseconds: messages to other nodes and the calling thread wait this long.
+/// Events of a turn, and its duration in nanoseconds: messages to other nodes and the calling
+/// thread wait this long.
 const TURN_EVENTS: usize = 256;
 const TURN_NS: u64 = if cfg!(test) { 1_000_000_000_000 } else { 1_000_000 };
 
@@ -85,8 +89,8 @@ impl Turn {
 }
 
 impl<P: Execute> EventLoop<P> {
-    /// Creates the event loop of a state machine. `make` creates the executor of its actions, from the handle that
-    /// reports events.
+    /// Creates the event loop of a state machine. `make` creates the executor of its actions, from
+    /// the handle that reports events.
     pub(crate) fn new(
         machine: Machine,
         tasks: Supervisor,
@@ -121,14 +125,15 @@ impl<P: Execute> EventLoop<P> {
             if may_wait {
                 let _ = self.tasks.catch(Task::SlowActions, work);
             } else {
-                // Allocating memory here would delay transfers on this runtime, or a thread that only releases
-                // something.
+                // Allocating memory here would delay transfers on this runtime, or a thread that
+                // only releases something.
                 drop(self.tasks.spawn_blocking(Task::SlowActions, work));
             }
         }
     }
 
-    /// Handles queued events and `next` for one turn, unless another thread does, and returns the slow actions.
+    /// Handles queued events and `next` for one turn, unless another thread does, and returns the
+    /// slow actions.
     fn pass(self: &Arc<Self>, mut next: Option<QueuedEvent>) -> Vec<Action> {
         let mut slow = Vec::new();
         let mut turn = Turn { begun: self.events.now(), handled: 0 };
@@ -139,7 +144,8 @@ impl<P: Execute> EventLoop<P> {
                     let drain = || self.drain(&mut state, &mut next, &mut turn, &mut slow);
                     let _ = self.tasks.catch(Task::Machine, drain);
                 }
-                // The thread inside checks the queue again after it leaves. Nothing else locks the door.
+                // The thread inside checks the queue again after it leaves. Nothing else locks the
+                // door.
                 Err(TryLockError::WouldBlock | TryLockError::Poisoned(_)) => match next.take() {
                     Some(event) => lock(&self.queue).push(event),
                     None => return slow,
@@ -161,7 +167,8 @@ impl<P: Execute> EventLoop<P> {
         slow
     }
 
-    /// Handles events until the turn is over: those that are queued, and `next` after those of its source.
+    /// Handles events until the turn is over: those that are queued, and `next` after those of its
+    /// source.
     fn drain(
         &self,
         state: &mut LoopState<P>,
@@ -191,8 +198,8 @@ impl<P: Execute> EventLoop<P> {
         state.actions = actions;
         self.shell.finish(&mut state.rest);
         let deadline = state.machine.deadline().map_or(NEVER, |deadline| deadline.0);
-        // A timer that fires too early checks again. Most requests are answered long before their deadlines; waking the
-        // timer twice for each would cost more than the request itself.
+        // A timer that fires too early checks again. Most requests are answered long before their
+        // deadlines; waking the timer twice for each would cost more than the request itself.
         if deadline < self.armed.load(Ordering::Relaxed) {
             self.armed.store(deadline, Ordering::Relaxed);
             self.timer.notify_one();

@@ -1,5 +1,5 @@
-//! The handle through which tasks report events to the state machine, with the ids and times that they need for that.
-//! Does not know the state machine or its actions.
+//! The handle through which tasks report events to the state machine, with the ids and times that
+//! they need for that. Does not know the state machine or its actions.
 
 use std::{
     sync::{
@@ -32,13 +32,14 @@ type IsCurrent = Box<dyn FnOnce() -> bool + Send>;
 
 /// The event loop, as seen by tasks that report events.
 pub(crate) trait HandleEvent: Send + Sync {
-    /// Passes an event to the state machine and executes its actions. Never blocks, so any thread may call it at any
-    /// time, even while it executes an action. The calling thread executes slow actions if it `may_wait`, otherwise
-    /// another thread does.
+    /// Passes an event to the state machine and executes its actions. Never blocks, so any thread
+    /// may call it at any time, even while it executes an action. The calling thread executes slow
+    /// actions if it `may_wait`, otherwise another thread does.
     fn handle(self: Arc<Self>, event: QueuedEvent, may_wait: bool);
 }
 
-/// Reports events to the state machine of a node. Events reported after the end of the node are dropped.
+/// Reports events to the state machine of a node. Events reported after the end of the node are
+/// dropped.
 #[derive(Clone)]
 pub(crate) struct EventSender {
     machine: Weak<dyn HandleEvent>,
@@ -82,8 +83,8 @@ impl EventSender {
         self.congested.borrow()[source as usize]
     }
 
-    /// Waits until socket readers may report more events of a source. Must not be called by a task or thread that
-    /// executes an action.
+    /// Waits until socket readers may report more events of a source. Must not be called by a task
+    /// or thread that executes an action.
     pub(crate) async fn until_uncongested(&self, source: Source) {
         if self.is_congested(source) {
             // An error means that the state machine is gone.

@@ -1,8 +1,10 @@
-//! A queue in which the clients take turns: one event of each, then the next one of each. So do the members that list
-//! objects on behalf of their clients. Events of one party stay in order. Does not know events.
+//! A queue in which the clients take turns: one event of each, then the next one of each. So do the
+//! members that list objects on behalf of their clients. Events of one party stay in order. Does
+//! not know events.
 //!
-//! Start-time fair queueing with equal costs (Goyal, Vin, Cheng 1996, section 2): each event belongs to a round, which
-//! is the one after that of its party's last queued event, or after the current one.
+//! Start-time fair queueing with equal costs (Goyal, Vin, Cheng 1996, section 2): each event
+//! belongs to a round, which is the one after that of its party's last queued event, or after the
+//! current one.
 
 use std::collections::{BTreeMap, HashMap};
 

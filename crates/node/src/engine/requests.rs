@@ -20,8 +20,8 @@ use crate::{digest, sync::lock};
 /// Receives the reply to a request, on any thread, without blocking.
 pub(crate) type Sink = Box<dyn FnOnce(Result<Reply, CallError>) + Send>;
 
-/// What a request holds until the work that it began ends. Called when a part of the work has ended; returns whether
-/// more remains.
+/// What a request holds until the work that it began ends. Called when a part of the work has
+/// ended; returns whether more remains.
 pub(crate) type Held = Box<dyn FnMut() -> bool + Send>;
 
 /// The open requests of a node's clients.
@@ -38,8 +38,8 @@ impl Requests {
         Self { events, tasks, replies: Mutex::default(), held: Mutex::default() }
     }
 
-    /// Sends a request for a client; `sink` gets the reply, perhaps before this returns. `may_wait` if this thread
-    /// would block for it anyway.
+    /// Sends a request for a client; `sink` gets the reply, perhaps before this returns. `may_wait`
+    /// if this thread would block for it anyway.
     pub(crate) fn submit(
         &self,
         client: ClientId,
@@ -78,8 +78,8 @@ impl Requests {
         sink: Sink,
     ) {
         if !digest::is_put_right(&body) {
-            let said = "the value changed during the put, so its digest does not match: do not modify a value until \
-                        put returns";
+            let said = "the value changed during the put, so its digest does not match: do not \
+                        modify a value until put returns";
             return sink(Err(CallError::InvalidArgument(said.into())));
         }
         lock(&self.replies).insert(request, sink);

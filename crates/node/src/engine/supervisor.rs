@@ -1,7 +1,8 @@
 //! Starts the threads and tasks of a node, and ends the node when one panics.
 //!
-//! A panic leaves data half changed, so the node stops. The first panic is logged, and is the reason that every client
-//! gets. A task may also end the node for another reason. Does not know what the tasks do.
+//! A panic leaves data half changed, so the node stops. The first panic is logged, and is the
+//! reason that every client gets. A task may also end the node for another reason. Does not know
+//! what the tasks do.
 
 use std::{
     any::Any,
@@ -48,7 +49,8 @@ impl Supervisor {
         task: Task,
         work: impl Future<Output = T> + Send + 'static,
     ) -> JoinHandle<Option<T>> {
-        // Boxed, so that the code of tokio's tasks exists once for each result, not for each kind of work.
+        // Boxed, so that the code of tokio's tasks exists once for each result, not for each kind
+        // of work.
         let work: Pin<Box<dyn Future<Output = T> + Send>> = Box::pin(work);
         self.runtime.spawn(self.watch(task, work))
     }

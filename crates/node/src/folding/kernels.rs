@@ -1,7 +1,7 @@
 //! Kernels of a reduce: fold blocks element by element, as little-endian bytes.
 //!
-//! Plain loops over fixed-size chunks without branches, which the compiler vectorizes; bytes need no alignment. Does
-//! not know trees, windows or the source of bytes.
+//! Plain loops over fixed-size chunks without branches, which the compiler vectorizes; bytes need
+//! no alignment. Does not know trees, windows or the source of bytes.
 
 mod special;
 #[cfg(test)]
@@ -16,13 +16,13 @@ use hoplite_shm::{narrow_float16, widen_float16};
 
 /// Folds `other` into `into`: `into[i] = op(into[i], other[i])`.
 ///
-/// Integers wrap around. `Min` and `Max` of floats give NaN if either element is NaN, and either of two zeros. 16-bit
-/// floats are computed as `f32`, and each fold rounds to nearest, ties to even. NaT in dates and times wins like NaN.
-/// `Mean` sums; [`finish`] divides.
+/// Integers wrap around. `Min` and `Max` of floats give NaN if either element is NaN, and either of
+/// two zeros. 16-bit floats are computed as `f32`, and each fold rounds to nearest, ties to even.
+/// NaT in dates and times wins like NaN. `Mean` sums; [`finish`] divides.
 ///
 /// # Panics
-/// If the lengths differ or are not a multiple of the element size, or if `op` is not defined for `dtype`
-/// ([`is_reducible`]).
+/// If the lengths differ or are not a multiple of the element size, or if `op` is not defined for
+/// `dtype` ([`is_reducible`]).
 pub fn fold(op: Op, dtype: Dtype, into: &mut [u8], other: &[u8]) {
     check(op, dtype, into.len());
     assert!(into.len() == other.len(), "{} bytes folded into {}", other.len(), into.len());

@@ -1,4 +1,5 @@
-//! Fuzzes handshakes with a process without the token, as initiator and acceptor: it must never be admitted.
+//! Fuzzes handshakes with a process without the token, as initiator and acceptor: it must never be
+//! admitted.
 
 use std::{
     cell::Cell,
@@ -73,8 +74,9 @@ fn identity(tokens: Vec<Token>) -> Identity {
     }
 }
 
-/// Fuzzes the bytes of a stranger. The lowest bits of the first byte select the initiator, how far the stranger follows
-/// the protocol, and whether the node has a token. A node without a token admits strangers, and must only not fail.
+/// Fuzzes the bytes of a stranger. The lowest bits of the first byte select the initiator, how far
+/// the stranger follows the protocol, and whether the node has a token. A node without a token
+/// admits strangers, and must only not fail.
 pub fn handshake(bytes: &[u8]) {
     assert!(!(is_let_in(bytes) && has_token(bytes)), "a stranger was admitted");
 }
@@ -147,8 +149,8 @@ async fn attack(key: &NodeKey, mut stream: TcpStream, is_caller: bool, depth: De
     }
 }
 
-/// Encodes greetings in frames with valid checksums: the raw bytes of each piece, or a greeting of the node `own` that
-/// is valid except for what the piece selects.
+/// Encodes greetings in frames with valid checksums: the raw bytes of each piece, or a greeting of
+/// the node `own` that is valid except for what the piece selects.
 fn greetings(own: NodeId, bytes: &[u8]) -> Vec<u8> {
     let mut stream = Vec::new();
     for (what, body) in Pieces(bytes) {

@@ -1,4 +1,5 @@
-//! Fuzzes messages of a process on a node's Unix socket: whatever it sends, the node must serve others afterwards.
+//! Fuzzes messages of a process on a node's Unix socket: whatever it sends, the node must serve
+//! others afterwards.
 
 use std::{
     fs::File,
@@ -59,8 +60,8 @@ impl Victim {
     }
 }
 
-/// Fuzzes the bytes of one process. If the lowest bit of the first byte is set, they are sent raw, otherwise as frames
-/// after a greeting. A piece may carry descriptors.
+/// Fuzzes the bytes of one process. If the lowest bit of the first byte is set, they are sent raw,
+/// otherwise as frames after a greeting. A piece may carry descriptors.
 pub fn local(bytes: &[u8]) {
     static VICTIM: Mutex<Option<Victim>> = Mutex::new(None);
     let Some((how, rest)) = bytes.split_first() else { return };

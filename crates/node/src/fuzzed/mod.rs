@@ -1,5 +1,5 @@
-//! Entry points of the fuzz targets in `fuzz/`, and of tests that replay `fuzz/corpus`. Each function plays an
-//! attacker, and panics if the attack succeeds. Not part of a release build.
+//! Entry points of the fuzz targets in `fuzz/`, and of tests that replay `fuzz/corpus`. Each
+//! function plays an attacker, and panics if the attack succeeds. Not part of a release build.
 
 mod frames;
 mod handshake;
@@ -12,8 +12,8 @@ pub use self::{frames::frames, handshake::handshake, local::local};
 mod tests {
     use std::path::Path;
 
-    /// Calls a target with its seeds and each file of its corpus. Writes the seeds to the folder in `FUZZ_SEEDS`, to
-    /// create a new corpus.
+    /// Calls a target with its seeds and each file of its corpus. Writes the seeds to the folder in
+    /// `FUZZ_SEEDS`, to create a new corpus.
     fn replay(target: &str, function: fn(&[u8]), seeds: &[Vec<u8>]) {
         for (number, seed) in seeds.iter().enumerate() {
             if let Some(folder) = std::env::var_os("FUZZ_SEEDS") {

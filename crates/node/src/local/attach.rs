@@ -1,7 +1,7 @@
 //! The client's end of a node's Unix socket, in an attached process.
 //!
-//! A dedicated thread receives replies, or a thread that waits for one. Any thread may send requests. Each extent is
-//! mapped once and stays mapped while a view needs it.
+//! A dedicated thread receives replies, or a thread that waits for one. Any thread may send
+//! requests. Each extent is mapped once and stays mapped while a view needs it.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -57,7 +57,8 @@ pub(crate) enum AttachedReply {
 
 /// Receives the reply to a request.
 pub(crate) type Callback = Box<dyn FnOnce(Result<AttachedReply, CallError>) + Send>;
-/// A pipe end that pins memory for a forked child. None if this process is at its limit of open files.
+/// A pipe end that pins memory for a forked child. None if this process is at its limit of open
+/// files.
 type Lifeline = Option<OwnedFd>;
 
 /// A connection to the node of this host.
@@ -72,7 +73,8 @@ pub(crate) struct Attached {
 
 struct Shared {
     stream: UnixStream,
-    /// Frames that the socket has not accepted. While there are some, only a dedicated thread writes.
+    /// Frames that the socket has not accepted. While there are some, only a dedicated thread
+    /// writes.
     unsent: Mutex<Unsent>,
     next: AtomicU64,
     waiting: Mutex<HashMap<u64, Callback>>,
@@ -103,12 +105,13 @@ const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time, within the timeout, for a node without a free place to report why this process has none.
 const REFUSAL_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// How long a fork waits for the node to pin views. A node replies from memory; longer means that it is unresponsive.
+/// How long a fork waits for the node to pin views. A node replies from memory; longer means that
+/// it is unresponsive.
 const HOLD_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Appended to the reason why calls fail.
-const ADVICE: &str = "the next call attaches to the node that then serves the socket, unless the client was created \
-                      with reconnect=False";
+const ADVICE: &str = "the next call attaches to the node that then serves the socket, unless the \
+                      client was created with reconnect=False";
 
 /// The error of an attachment that failed, with its remedy.
 fn cannot_attach(path: &Path, error: &io::Error) -> Error {
@@ -119,18 +122,20 @@ fn cannot_attach(path: &Path, error: &io::Error) -> Error {
         }
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => "the node does not reply".into(),
         io::ErrorKind::PermissionDenied => format!(
-            "its file belongs to another user ({error}): run this process as the node's user, also in a container"
+            "its file belongs to another user ({error}): run this process as the node's user, also \
+             in a container"
         ),
         io::ErrorKind::InvalidData => format!(
-            "the process that serves it uses another protocol ({error}): use a node of the same release"
+            "the process that serves it uses another protocol ({error}): use a node of the same \
+             release"
         ),
         _ => error.to_string(),
     };
     Error::Attach { path: path.display().to_string(), detail }
 }
 
-/// Connects to the socket at `path`. Also returns the node's process, unless it is in a PID namespace invisible to this
-/// process.
+/// Connects to the socket at `path`. Also returns the node's process, unless it is in a PID
+/// namespace invisible to this process.
 fn open(path: &Path) -> io::Result<(UnixStream, Option<u32>)> {
     // Also here: a program may have closed one since its client attached for the first time.
     fill_standard_descriptors()?;
@@ -139,7 +144,8 @@ fn open(path: &Path) -> io::Result<(UnixStream, Option<u32>)> {
     let Peer { user, process } = peer(stream.as_fd())?;
     if socket::is_stranger(user) {
         return Err(io::Error::other(format!(
-            "user {user} serves it, but this process runs as user {}: attach to a node of your own user",
+            "user {user} serves it, but this process runs as user {}: attach to a node of your own \
+             user",
             socket::own_user()
         )));
     }
@@ -166,7 +172,8 @@ fn greet(
     let mut greeting = incoming.next(stream, recv_with_fds);
     let is_late = greeting.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
     if is_late {
-        // A node at its limit of attachments waits for a free place. It refuses a process that gives up.
+        // A node at its limit of attachments waits for a free place. It refuses a process that
+        // gives up.
         stream.set_read_timeout(Some(refusal_timeout))?;
         shutdown(stream, Shutdown::Write)?;
         greeting = incoming.next(stream, recv_with_fds);
@@ -183,8 +190,8 @@ impl Attached {
     /// Attaches to the node that serves `path`, optionally restricted to a capability.
     ///
     /// # Errors
-    /// [`Error::Attach`] if no node, or a node of another release, serves the path; [`CallError::NotAllowed`] if the
-    /// node rejects the capability, or requires one.
+    /// [`Error::Attach`] if no node, or a node of another release, serves the path;
+    /// [`CallError::NotAllowed`] if the node rejects the capability, or requires one.
     pub(crate) fn connect(
         path: &Path,
         capability: Option<String>,
@@ -199,7 +206,8 @@ impl Attached {
             FromNode::Refused { said } => return Err(fail(io::Error::other(said))),
             FromNode::NotAllowed { said } => return Err(CallError::NotAllowed(said).into()),
             _ => {
-                let said = "the process that serves it replied without a greeting: check that it is a node";
+                let said = "the process that serves it replied without a greeting: check that it \
+                            is a node";
                 return Err(fail(io::Error::other(said)));
             }
         };
@@ -225,7 +233,8 @@ impl Attached {
         let bytes = frame(&ToNode::Request { request, body, timeout_ns });
         if bytes.len() > FRAME_BYTES_MAX {
             let said = format!(
-                "the arguments take {} bytes, but one call can have {FRAME_BYTES_MAX}: split it, or use shorter names",
+                "the arguments take {} bytes, but one call can have {FRAME_BYTES_MAX}: split it, \
+                 or use shorter names",
                 bytes.len()
             );
             callback(Err(CallError::InvalidArgument(said)));
@@ -238,7 +247,8 @@ impl Attached {
         }
     }
 
-    /// Pins everything that this process reads now, for as long as any process has the returned descriptor.
+    /// Pins everything that this process reads now, for as long as any process has the returned
+    /// descriptor.
     ///
     /// # Errors
     /// The node is gone or replies late, or this process is at its limit of open files.
@@ -270,8 +280,8 @@ impl Attached {
         self.shared.is_closed.load(Ordering::Acquire) || self.shared.has_hung_up()
     }
 
-    /// The node's process, if a signal or debugger has stopped it. None if that is unknown: without /proc, or from
-    /// another PID namespace.
+    /// The node's process, if a signal or debugger has stopped it. None if that is unknown: without
+    /// /proc, or from another PID namespace.
     pub(crate) fn stopped_process(&self) -> Option<u32> {
         let process = self.node_process?;
         let stat = std::fs::read(format!("/proc/{process}/stat")).ok()?;
@@ -351,7 +361,8 @@ impl Shared {
                     let writer = std::thread::Builder::new().name("hoplite-unsent".into());
                     unsent.has_writer = writer.spawn(move || of_writer.write_unsent()).is_ok();
                     if !unsent.has_writer {
-                        // No frame may follow a partial one: without a thread the connection is useless.
+                        // No frame may follow a partial one: without a thread the connection is
+                        // useless.
                         unsent.frames.clear();
                         let _ = self.stream.shutdown(std::net::Shutdown::Both);
                     }
@@ -428,7 +439,8 @@ impl Shared {
                 let waiting = lock(&self.holding).pop_front();
                 let late = waiting.map(|waiting| waiting.send(incoming.descriptor()));
                 if let Some(Err(SendError(Some(lifeline)))) = late {
-                    // The child was forked without it, and must not lose its views while this process lives.
+                    // The child was forked without it, and must not lose its views while this
+                    // process lives.
                     std::mem::forget(lifeline);
                 }
             }
@@ -511,9 +523,11 @@ impl Shared {
             let Some(descriptor) = incoming.descriptor() else {
                 // The kernel drops a descriptor if the process is at its limit.
                 self.send(&ToNode::Unmapped { extent: region.extent });
-                return Err("this process is at its limit of open files, and needs one to map the object's \
-                            memory: close some, or raise the limit with ulimit -n"
-                    .into());
+                return Err(
+                    "this process is at its limit of open files, and needs one to map the \
+                     object's memory: close some, or raise the limit with ulimit -n"
+                        .into(),
+                );
             };
             let is_mine = matches!(answer, Ok(Reply::Created { .. }));
             let mapping = if is_mine {

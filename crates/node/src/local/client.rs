@@ -1,4 +1,5 @@
-//! The client API: put, get, reduce, delete, latest. It works alike in the process of a node and attached to one.
+//! The client API: put, get, reduce, delete, latest. It works alike in the process of a node and
+//! attached to one.
 
 use std::{
     os::fd::OwnedFd,
@@ -29,7 +30,8 @@ use super::{
 };
 use crate::error::Error;
 
-/// A client of a node. Clones share one identity. Its pins and unsealed objects live while a clone or a view exists.
+/// A client of a node. Clones share one identity. Its pins and unsealed objects live while a clone
+/// or a view exists.
 #[derive(Clone)]
 pub struct Client {
     connection: Arc<Connection>,
@@ -37,7 +39,8 @@ pub struct Client {
     may_wait: bool,
 }
 
-/// Timeout of requests to which a node replies at once, from memory: they detect a stopped node within seconds.
+/// Timeout of requests to which a node replies at once, from memory: they detect a stopped node
+/// within seconds.
 const AT_ONCE: Option<Duration> = Some(Duration::ZERO);
 
 /// Extracts the result from the only answer that a request may have.
@@ -84,7 +87,8 @@ impl Client {
     /// Attaches to the node of this host that serves the Unix socket `path`.
     ///
     /// # Errors
-    /// [`Error::Attach`] if no node replies there; [`CallError::NotAllowed`] if it requires a capability.
+    /// [`Error::Attach`] if no node replies there; [`CallError::NotAllowed`] if it requires a
+    /// capability.
     pub fn attach(path: &Path, timeout: Option<Duration>) -> Result<Self, Error> {
         Ok(Self { connection: Connection::attach(path, None, timeout)?, may_wait: true })
     }
@@ -102,13 +106,15 @@ impl Client {
         Ok(Self { connection, may_wait: true })
     }
 
-    /// Pins everything that the clients of this process read, including closed clients, whose views live on. The pins
-    /// last while any process has the returned descriptors. Waits at most 2 s for each attached client's node.
+    /// Pins everything that the clients of this process read, including closed clients, whose views
+    /// live on. The pins last while any process has the returned descriptors. Waits at most 2 s for
+    /// each attached client's node.
     pub fn pin_for_fork() -> Vec<OwnedFd> {
         Connection::pin_for_fork()
     }
 
-    /// The same client for threads that must not block, such as that of an event loop: another thread allocates memory.
+    /// The same client for threads that must not block, such as that of an event loop: another
+    /// thread allocates memory.
     pub fn in_passing(&self) -> Self {
         Self { connection: self.connection.clone(), may_wait: false }
     }
@@ -118,8 +124,8 @@ impl Client {
         self.connection.is_down()
     }
 
-    /// Whether the members of the node's cluster are authenticated over encrypted connections: the cluster has a token
-    /// or certificates and uses encryption, or the node does not listen.
+    /// Whether the members of the node's cluster are authenticated over encrypted connections: the
+    /// cluster has a token or certificates and uses encryption, or the node does not listen.
     pub fn is_authenticated(&self) -> bool {
         self.connection.is_authenticated()
     }
@@ -129,8 +135,9 @@ impl Client {
         self.connection.is_forked()
     }
 
-    /// Reserves a name, or a new id, for an object that this client will put, create or reduce, so that others can wait
-    /// for it meanwhile. If the client ends without creating it, they get [`CallError::ObjectLost`].
+    /// Reserves a name, or a new id, for an object that this client will put, create or reduce, so
+    /// that others can wait for it meanwhile. If the client ends without creating it, they get
+    /// [`CallError::ObjectLost`].
     pub fn start_reserve(
         &self,
         name: Option<Name>,
@@ -148,14 +155,14 @@ impl Client {
         self.start(Request::Slots { count }, AT_ONCE, answered!(Reply::Slots { ids } => ids))
     }
 
-    /// Ends every wait of this client with [`Error::Closed`], and cancels its reservations, so that waits for them end.
-    /// Its views stay valid, and keep its attachment alive.
+    /// Ends every wait of this client with [`Error::Closed`], and cancels its reservations, so that
+    /// waits for them end. Its views stay valid, and keep its attachment alive.
     pub fn close(&self) {
         self.connection.close();
     }
 
-    /// Puts an object and waits until its bytes are in the store; other nodes can stream them earlier. `id` is a name
-    /// or a reserved id; None generates an id.
+    /// Puts an object and waits until its bytes are in the store; other nodes can stream them
+    /// earlier. `id` is a name or a reserved id; None generates an id.
     ///
     /// # Errors
     /// [`CallError::NameTaken`], [`CallError::StoreFull`] after `timeout`, [`CallError::NodeDown`].
@@ -187,8 +194,8 @@ impl Client {
         self.start(body, timeout, answered!(Reply::Put { id } => id))
     }
 
-    /// Allocates space for an object of more than [`INLINE_BYTES_MAX`] bytes. The object is deleted `ttl` after it is
-    /// sealed, if given.
+    /// Allocates space for an object of more than [`INLINE_BYTES_MAX`] bytes. The object is deleted
+    /// `ttl` after it is sealed, if given.
     pub fn start_create(
         &self,
         id: Option<ObjectId>,
@@ -206,7 +213,8 @@ impl Client {
     /// Waits until an object is complete on this node, and returns a view of it.
     ///
     /// # Errors
-    /// [`CallError::Timeout`], [`CallError::ObjectLost`], [`CallError::ObjectDeleted`], [`CallError::NodeDown`].
+    /// [`CallError::Timeout`], [`CallError::ObjectLost`], [`CallError::ObjectDeleted`],
+    /// [`CallError::NodeDown`].
     pub fn get(&self, id: &ObjectId, timeout: Option<Duration>) -> Result<View, Error> {
         self.start_get(id, timeout).join()
     }
@@ -218,11 +226,13 @@ impl Client {
         })
     }
 
-    /// Starts a get of rows or bytes of an object. If the object is on this node or arrives, the view pins the whole of
-    /// it; otherwise only the selected bytes are transferred. They are not checked against a digest.
+    /// Starts a get of rows or bytes of an object. If the object is on this node or arrives, the
+    /// view pins the whole of it; otherwise only the selected bytes are transferred. They are not
+    /// checked against a digest.
     ///
     /// # Errors
-    /// As [`Client::get`]; [`CallError::InvalidArgument`] if the object is a pickle, Arrow data or a scalar.
+    /// As [`Client::get`]; [`CallError::InvalidArgument`] if the object is a pickle, Arrow data or
+    /// a scalar.
     pub fn start_get_range(
         &self,
         id: &ObjectId,
@@ -236,8 +246,8 @@ impl Client {
         })
     }
 
-    /// Starts to wait for the memory of an object that a concurrent get receives. None if nothing can be copied before
-    /// that get completes.
+    /// Starts to wait for the memory of an object that a concurrent get receives. None if nothing
+    /// can be copied before that get completes.
     pub fn start_follow(
         &self,
         id: &ObjectId,
@@ -252,8 +262,8 @@ impl Client {
         })
     }
 
-    /// Starts to wait until `count` of `ids` are complete on some node, or can no longer appear. Returns their indices,
-    /// perhaps fewer at the timeout.
+    /// Starts to wait until `count` of `ids` are complete on some node, or can no longer appear.
+    /// Returns their indices, perhaps fewer at the timeout.
     pub fn start_wait(
         &self,
         ids: Vec<ObjectId>,
@@ -294,15 +304,15 @@ impl Client {
         self.start(body, None, answered!(Reply::Explained { state, .. } => state))
     }
 
-    /// Requests whether an object is missing on this node for lack of capacity: the bytes that it needs, and those of
-    /// the store.
+    /// Requests whether an object is missing on this node for lack of capacity: the bytes that it
+    /// needs, and those of the store.
     pub fn start_shortfall(&self, id: &ObjectId) -> PendingReply<Option<(u64, u64)>> {
         let body = Request::Explain { id: id.clone() };
         self.start(body, None, answered!(Reply::Explained { lacks, .. } => lacks))
     }
 
-    /// Starts to replicate an object that was put at this node to `replicas` nodes. Returns how many hold it then, fewer
-    /// if there are not enough nodes.
+    /// Starts to replicate an object that was put at this node to `replicas` nodes. Returns how
+    /// many hold it then, fewer if there are not enough nodes.
     pub fn start_replicate(
         &self,
         id: &ObjectId,
@@ -318,8 +328,8 @@ impl Client {
         self.start_done(Request::JoinJob { job }, AT_ONCE)
     }
 
-    /// Takes a lease of an object. The object lives while a client has a lease of it, and is deleted after the last
-    /// lease is returned or its client is gone.
+    /// Takes a lease of an object. The object lives while a client has a lease of it, and is
+    /// deleted after the last lease is returned or its client is gone.
     pub fn start_acquire_lease(&self, id: &ObjectId) -> PendingReply<()> {
         self.start_done(Request::AcquireLease { id: id.clone() }, AT_ONCE)
     }
@@ -338,8 +348,8 @@ impl Client {
         )
     }
 
-    /// Folds the first `count` of `inputs` to arrive; returns the id of the result at once. After `timeout`, waits for
-    /// the result fail with the missing inputs.
+    /// Folds the first `count` of `inputs` to arrive; returns the id of the result at once. After
+    /// `timeout`, waits for the result fail with the missing inputs.
     ///
     /// # Errors
     /// [`CallError::InvalidArgument`] if the count is not valid.
@@ -408,8 +418,8 @@ impl Client {
         self.start(body, timeout, answered!(Reply::Latest { name } => name))
     }
 
-    /// Lists a page of the copies of the node: those after `after` whose refs begin with `prefix`. Also returns where
-    /// the next page starts.
+    /// Lists a page of the copies of the node: those after `after` whose refs begin with `prefix`.
+    /// Also returns where the next page starts.
     pub fn start_objects(
         &self,
         prefix: &str,
@@ -420,8 +430,8 @@ impl Client {
         self.start(body, timeout, answered!(Reply::Objects { rows, next } => (rows, next)))
     }
 
-    /// Lists a page of the existing objects whose primary owner is `owner`: those after `after` whose refs begin with
-    /// `prefix`. Also returns where the next page starts.
+    /// Lists a page of the existing objects whose primary owner is `owner`: those after `after`
+    /// whose refs begin with `prefix`. Also returns where the next page starts.
     pub fn start_list(
         &self,
         owner: NodeId,

@@ -1,5 +1,5 @@
-//! The connection of a client to its node, in this process or over the Unix socket: sends requests, receives replies
-//! with their memory. Does not interpret requests.
+//! The connection of a client to its node, in this process or over the Unix socket: sends requests,
+//! receives replies with their memory. Does not interpret requests.
 
 use std::{
     collections::HashMap,
@@ -97,8 +97,8 @@ impl Connection {
         connection
     }
 
-    /// Pins everything that all clients of this process read; see [`Connection::hold`]. Includes closed clients, whose
-    /// views live on.
+    /// Pins everything that all clients of this process read; see [`Connection::hold`]. Includes
+    /// closed clients, whose views live on.
     pub(crate) fn pin_for_fork() -> Vec<OwnedFd> {
         let all: Vec<Arc<Self>> = lock(&ALL).iter().filter_map(Weak::upgrade).collect();
         let reading =
@@ -106,9 +106,12 @@ impl Connection {
         let held = reading.filter_map(|connection| {
             let lifeline = connection.hold();
             lifeline
-                .inspect_err(
-                    |error| log_once!(warn, error.kind(), %error, "a forked child may lose the objects that it reads"),
-                )
+                .inspect_err(|error| {
+                    log_once!(
+                        warn, error.kind(), %error,
+                        "a forked child may lose the objects that it reads"
+                    )
+                })
                 .ok()
         });
         held.collect()
@@ -156,8 +159,8 @@ impl Connection {
         self.reads.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Pins everything that is read now, while any process has the returned descriptor: before a fork, whose child has
-    /// the views too. Not for a forked child.
+    /// Pins everything that is read now, while any process has the returned descriptor: before a
+    /// fork, whose child has the views too. Not for a forked child.
     fn hold(&self) -> io::Result<OwnedFd> {
         match &self.link {
             Link::Embedded { programs, client } => programs.hold(*client, ()),
@@ -202,8 +205,9 @@ impl Connection {
         }
     }
 
-    /// Sends a request; `callback` gets the reply. `timed` is the timeout, and since when it runs. `may_wait` if this
-    /// thread would block for the reply anyway. Returns the number of the request.
+    /// Sends a request; `callback` gets the reply. `timed` is the timeout, and since when it runs.
+    /// `may_wait` if this thread would block for the reply anyway. Returns the number of the
+    /// request.
     pub(crate) fn ask(
         &self,
         body: Request,
@@ -267,7 +271,8 @@ impl Connection {
         }
     }
 
-    /// Handles events of [`Connection::epoll`] on this thread, until `is_over` or for at most `time`.
+    /// Handles events of [`Connection::epoll`] on this thread, until `is_over` or for at most
+    /// `time`.
     pub(crate) fn wait_in_epoll(&self, time: Duration, is_over: impl Fn() -> bool) -> Waited {
         match &self.link {
             Link::Embedded { programs, .. } => programs.network.control.wait(time, is_over),

@@ -61,7 +61,8 @@ pub(crate) fn description(status: &Status, network: &Network, arena: ArenaStats)
     with(with(described(&status.me), json!(status.counts)), more)
 }
 
-/// The revocation list: its file, the number of renewals, and why its present contents are not in force.
+/// The revocation list: its file, the number of renewals, and why its present contents are not in
+/// force.
 fn revocations(trust: &Trust) -> Option<Value> {
     let (file, problem) = trust.list()?;
     let file = file.display().to_string();

@@ -6,12 +6,13 @@ use super::connection::{AllConnections, all_connections};
 use crate::fork_safe::{self, Noted};
 
 thread_local! {
-    /// The locked lists of sockets and connections, between [`before_fork`] and [`after_fork`] of this thread.
+    /// The locked lists of sockets and connections, between [`before_fork`] and [`after_fork`] of
+    /// this thread.
     static HELD: RefCell<Option<(Noted, AllConnections)>> = const { RefCell::new(None) };
 }
 
-/// Locks the lists and returns descriptors and inodes of the sockets of nodes and attachments. A descriptor with
-/// another inode now is a different socket.
+/// Locks the lists and returns descriptors and inodes of the sockets of nodes and attachments. A
+/// descriptor with another inode now is a different socket.
 ///
 /// No other thread can lock the lists until [`after_fork`]: in the child it could not unlock them.
 pub fn before_fork() -> Vec<(RawFd, u64)> {

@@ -55,9 +55,9 @@ impl OverLimit {
         QuotaExceeded { own, taken, most }: QuotaExceeded,
     ) -> Self {
         let said = format!(
-            "the {what} of all processes of this host are {taken} of at most {most} at their node ({limit}), {own} of \
-             them of this process or its grant, which may use only as many as it leaves free for others: wait for \
-             some calls to finish, or cancel them"
+            "the {what} of all processes of this host are {taken} of at most {most} at their node \
+             ({limit}), {own} of them of this process or its grant, which may use only as many as \
+             it leaves free for others: wait for some calls to finish, or cancel them"
         );
         Self { limit, error: CallError::InvalidArgument(said) }
     }
@@ -86,14 +86,14 @@ pub(super) fn cost(body: &Request, frame: usize) -> u64 {
     frame as u64 + REQUEST_COST_BYTES + ids * ID_COST_BYTES
 }
 
-/// Bytes that an unfinished reduce takes after its reply, if the frame of the request had `frame` bytes: the names of
-/// its inputs, which may be long, and what the node stores of each.
+/// Bytes that an unfinished reduce takes after its reply, if the frame of the request had `frame`
+/// bytes: the names of its inputs, which may be long, and what the node stores of each.
 pub(super) fn reduce_cost(inputs: usize, frame: usize) -> u64 {
     frame as u64 + REQUEST_COST_BYTES + inputs as u64 * ID_COST_BYTES
 }
 
-/// The ids that a request of `frame` bytes reserves or leases, and the bytes that each takes until it is put, released,
-/// or gone.
+/// The ids that a request of `frame` bytes reserves or leases, and the bytes that each takes until
+/// it is put, released, or gone.
 pub(super) fn kept_cost(body: &Request, frame: usize) -> Option<(u64, u64)> {
     match body {
         Request::Reserve { .. } | Request::AcquireLease { .. } | Request::JoinJob { .. } => {
@@ -107,7 +107,8 @@ pub(super) fn kept_cost(body: &Request, frame: usize) -> Option<(u64, u64)> {
     }
 }
 
-/// Holds the share of a request until all of the `parts` have ended that it began, and frees that of each.
+/// Holds the share of a request until all of the `parts` have ended that it began, and frees that
+/// of each.
 pub(super) fn hold(mut share: QuotaPermit, mut parts: u64) -> Held {
     let each = share.amount() / parts.max(1);
     Box::new(move || {
@@ -130,8 +131,8 @@ impl OpenRequests {
         let _ = self.share.also(taker);
     }
 
-    /// Registers a request that takes `cost` bytes. Returns [`OverLimit`] if it exceeds a limit; the caller must still
-    /// send that reply.
+    /// Registers a request that takes `cost` bytes. Returns [`OverLimit`] if it exceeds a limit;
+    /// the caller must still send that reply.
     ///
     /// # Errors
     /// A request with that number is open: the process is broken.
@@ -142,8 +143,8 @@ impl OpenRequests {
         }
         if self.open.len() >= REQUESTS_MAX {
             let said = format!(
-                "this process has {} open requests at its node, and the limit is {REQUESTS_MAX} (REQUESTS_MAX): wait \
-                 for some calls to finish, or cancel them",
+                "this process has {} open requests at its node, and the limit is {REQUESTS_MAX} \
+                 (REQUESTS_MAX): wait for some calls to finish, or cancel them",
                 self.open.len()
             );
             let error = CallError::InvalidArgument(said);

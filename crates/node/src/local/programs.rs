@@ -1,4 +1,5 @@
-//! The clients of a node on its host: state shared by clients in the process and sessions of attached processes.
+//! The clients of a node on its host: state shared by clients in the process and sessions of
+//! attached processes.
 //!
 //! Does not know how a request reaches the node.
 
@@ -175,7 +176,8 @@ impl Programs {
         self.requests.submit(client, Request::Status, None, false, Box::new(reply))
     }
 
-    /// Pins everything that a client reads, while any process has the returned pipe end. `kept` is dropped after that.
+    /// Pins everything that a client reads, while any process has the returned pipe end. `kept` is
+    /// dropped after that.
     ///
     /// # Errors
     /// This process is at its limit of open files.
@@ -190,7 +192,8 @@ impl Programs {
         let programs = self.clone();
         self.network.tasks.spawn(Task::Fork, async move {
             if let Ok(mut end) = pipe::Receiver::from_owned_fd(end.into()) {
-                // Nothing is ever written to the pipe: it becomes readable when the other ends are closed.
+                // Nothing is ever written to the pipe: it becomes readable when the other ends are
+                // closed.
                 let _ = end.read(&mut [0]).await;
             }
             programs.gone(child, None);

@@ -1,7 +1,8 @@
 //! The protocol between a node and attached processes over the node's Unix socket.
 //!
-//! A frame is a little-endian u32 length and a postcard body, in both directions. Only the node sends descriptors: with
-//! `Lifeline` and with each frame whose `has_descriptor` is set, in the same order.
+//! A frame is a little-endian u32 length and a postcard body, in both directions. Only the node
+//! sends descriptors: with `Lifeline` and with each frame whose `has_descriptor` is set, in the
+//! same order.
 
 use std::io;
 
@@ -36,11 +37,13 @@ pub(crate) enum ToNode {
     Advanced { instance: Instance },
     /// The process mapped a new extent; from now on no other process may map it writable.
     Mapped { extent: u64 },
-    /// An extent is not mapped: it was freed or could not be mapped. Send its descriptor again when needed.
+    /// An extent is not mapped: it was freed or could not be mapped. Send its descriptor again when
+    /// needed.
     Unmapped { extent: u64 },
     /// Stops following a growing object.
     StopFollowing { request: u64 },
-    /// The process is about to fork. Its views are pinned again, while any process has the `Lifeline` sent in reply.
+    /// The process is about to fork. Its views are pinned again, while any process has the
+    /// `Lifeline` sent in reply.
     PinForFork,
     /// The first message of a process with a capability, instead of `Hello`.
     HelloRestricted { version: u32, capability: String },
@@ -57,14 +60,15 @@ pub(crate) enum FromNode {
     Reply { request: u64, reply: Result<Reply, CallError>, region: Option<Region> },
     /// The status of the node, as JSON.
     Description { request: u64, json: Result<String, CallError> },
-    /// The node freed these extents; their memory is free once no process maps them. The process replies with
-    /// `Unmapped` for each.
+    /// The node freed these extents; their memory is free once no process maps them. The process
+    /// replies with `Unmapped` for each.
     Unmap { extents: Vec<u64> },
     /// The node has stopped, with the reason: it replies to no more requests, read or unread.
     Down { said: String },
     /// Refusal instead of `Welcome`: the capability is rejected or missing, with the reason.
     NotAllowed { said: String },
-    /// Reply to `Hold`, with the write end of a pipe as descriptor: the parent closes it and the child keeps it.
+    /// Reply to `Hold`, with the write end of a pipe as descriptor: the parent closes it and the
+    /// child keeps it.
     Lifeline,
 }
 
@@ -79,7 +83,8 @@ pub(crate) struct Region {
     pub(crate) has_descriptor: bool,
 }
 
-/// Flag in the extent ids of copies made for one process. Copies can be [taken back](hoplite_shm::Lent).
+/// Flag in the extent ids of copies made for one process. Copies can be [taken
+/// back](hoplite_shm::Lent).
 pub(crate) const COPY: u64 = 1 << 63;
 
 /// Encodes a body, preceded by its length.
@@ -91,7 +96,8 @@ pub(crate) fn frame<T: Serialize>(body: &T) -> Vec<u8> {
     bytes
 }
 
-/// Removes the first message from `bytes`; also returns the length of its body. None if it is incomplete.
+/// Removes the first message from `bytes`; also returns the length of its body. None if it is
+/// incomplete.
 ///
 /// # Errors
 /// [`io::ErrorKind::InvalidData`].

@@ -1,5 +1,5 @@
-//! Fair shares of a limited resource: a process, or the clients of one tenant, may use as much of it as they leave
-//! free. Knows neither the resource nor the parties.
+//! Fair shares of a limited resource: a process, or the clients of one tenant, may use as much of
+//! it as they leave free. Knows neither the resource nor the parties.
 //!
 //! ```text
 //! 64 places:   |---- first: 32 --------|-- second: 16 ------|- 8 -|-|  free
@@ -23,8 +23,8 @@ use crate::sync::{lock, until};
 pub(super) enum QuotaHolder {
     /// A process, by its id.
     Process(u32),
-    /// A process in a PID namespace invisible to this process, by the inode of its pidfd. Before Linux 6.9 all of these
-    /// have one inode, and share the limit of one process.
+    /// A process in a PID namespace invisible to this process, by the inode of its pidfd. Before
+    /// Linux 6.9 all of these have one inode, and share the limit of one process.
     Unseen(u64),
     /// The clients whose capabilities derive from one grant.
     Tenant(String),
@@ -90,8 +90,8 @@ impl Quota {
         Self(Arc::new(Inner { most, state, freed, shrunk }))
     }
 
-    /// Takes `amount` if it is free and each of the takers then leaves as much free as it has. A taker without a share
-    /// need not leave anything.
+    /// Takes `amount` if it is free and each of the takers then leaves as much free as it has. A
+    /// taker without a share need not leave anything.
     pub(super) fn take(
         &self,
         takers: &[QuotaHolder],
@@ -178,8 +178,9 @@ impl QuotaPermit {
         Ok(())
     }
 
-    /// Counts the share for another taker too, if that one may have as much. A share without an amount is always
-    /// counted, however much the taker has: what is taken later must not exceed its limit.
+    /// Counts the share for another taker too, if that one may have as much. A share without an
+    /// amount is always counted, however much the taker has: what is taken later must not exceed
+    /// its limit.
     pub(super) fn also(&mut self, taker: QuotaHolder) -> Result<(), QuotaExceeded> {
         let mut state = lock(&self.of.state);
         if self.amount > 0 {

@@ -1,4 +1,5 @@
-//! Parses bytes from the node's Unix socket into messages, and collects the descriptors that accompany them.
+//! Parses bytes from the node's Unix socket into messages, and collects the descriptors that
+//! accompany them.
 //!
 //! Does not interpret messages, nor know which thread receives them.
 

@@ -1,7 +1,9 @@
-//! Sends replies to one attached process: whole frames in order, some with a descriptor. Of messages it knows only
-//! which carry a small object, whose bytes a queued message shares with the store.
+//! Sends replies to one attached process: whole frames in order, some with a descriptor. Of
+//! messages it knows only which carry a small object, whose bytes a queued message shares with the
+//! store.
 //!
-//! While the socket has space, the thread that produces a frame writes it: waking a task would be slower.
+//! While the socket has space, the thread that produces a frame writes it: waking a task would be
+//! slower.
 
 use std::{
     collections::VecDeque,
@@ -47,15 +49,17 @@ impl Unread {
             Self::OfProcess => {
                 let most = UNREAD_BYTES_MAX >> 20;
                 let said = format!(
-                    "the process left {most} MiB of replies unread, which is the limit (UNREAD_BYTES_MAX)"
+                    "the process left {most} MiB of replies unread, which is the limit \
+                     (UNREAD_BYTES_MAX)"
                 );
                 ("UNREAD_BYTES_MAX", said)
             }
             Self::OfAll(QuotaExceeded { own, taken, most }) => {
                 let said = format!(
-                    "all processes of this host left {taken} of at most {most} bytes of replies unread \
-                     (UNREAD_BYTES_TOTAL_MAX), {own} of them this process or its grant, which may leave only as many \
-                     as remain for others: read replies while you send requests"
+                    "all processes of this host left {taken} of at most {most} bytes of replies \
+                     unread (UNREAD_BYTES_TOTAL_MAX), {own} of them this process or its grant, \
+                     which may leave only as many as remain for others: read replies while you \
+                     send requests"
                 );
                 ("UNREAD_BYTES_TOTAL_MAX", said)
             }
@@ -78,7 +82,8 @@ struct Queue {
     is_closed: bool,
 }
 
-/// Minimum size of small objects that are not copied while they wait: 1 KiB, several times the other bytes of a reply.
+/// Minimum size of small objects that are not copied while they wait: 1 KiB, several times the
+/// other bytes of a reply.
 const SHARED_BYTES_MIN: u64 = 1024;
 
 struct Outgoing {
@@ -98,7 +103,8 @@ impl Outgoing {
         Self { bytes, shared: None, own_bytes: 0, descriptor, has_begun: false }
     }
 
-    /// Stores the message instead of its frame, if it carries a small object and none of it is written.
+    /// Stores the message instead of its frame, if it carries a small object and none of it is
+    /// written.
     fn share(&mut self, message: FromNode) {
         if let FromNode::Reply { reply: Ok(Reply::Got { inline: Some(bytes), .. }), .. } = &message
             && bytes.len() >= SHARED_BYTES_MIN

@@ -15,8 +15,8 @@ use super::{
 };
 use crate::error::Error;
 
-/// Sends a request; `finish` converts the answer and its memory to the caller's result. `may_wait` if this thread may
-/// block.
+/// Sends a request; `finish` converts the answer and its memory to the caller's result. `may_wait`
+/// if this thread may block.
 pub(crate) fn start<T>(
     connection: &Arc<Connection>,
     may_wait: bool,
@@ -31,7 +31,8 @@ pub(crate) fn start<T>(
     send(connection, may_wait, body, timeout, Box::new(finish))
 }
 
-/// Requests the status of the node as JSON. A node replies at once, from memory, so there is always a timeout.
+/// Requests the status of the node as JSON. A node replies at once, from memory, so there is always
+/// a timeout.
 pub(crate) fn describe(
     connection: &Arc<Connection>,
     timeout: Option<Duration>,

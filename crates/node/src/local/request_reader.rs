@@ -1,8 +1,9 @@
 //! Parses the bytes from one attached process into messages. Does not interpret them.
 //!
-//! A process must not send descriptors. Since Linux 6.16 the kernel refuses them ([`hoplite_shm::refuse_descriptors`]).
-//! Older kernels deliver them. The last close of one may take as long as the sender chooses, such as a TCP socket with
-//! `SO_LINGER` and unread bytes. A separate thread therefore closes them, and the attachment ends.
+//! A process must not send descriptors. Since Linux 6.16 the kernel refuses them
+//! ([`hoplite_shm::refuse_descriptors`]). Older kernels deliver them. The last close of one may
+//! take as long as the sender chooses, such as a TCP socket with `SO_LINGER` and unread bytes. A
+//! separate thread therefore closes them, and the attachment ends.
 
 use std::{
     io,
@@ -16,7 +17,8 @@ use tokio::{io::Interest, net::UnixStream};
 
 use super::protocol::{ToNode, take_message};
 
-/// The peer's process id. None if the peer is in a PID namespace invisible to this process: the kernel then reports 0.
+/// The peer's process id. None if the peer is in a PID namespace invisible to this process: the
+/// kernel then reports 0.
 pub(super) fn process_number(stream: &UnixStream) -> Option<u32> {
     u32::try_from(stream.peer_cred().ok()?.pid()?).ok().filter(|pid| *pid != 0)
 }
@@ -32,7 +34,8 @@ pub(super) struct RequestReader {
 }
 
 impl RequestReader {
-    /// Reads the next message and the length of its frame; None once the process has closed the connection.
+    /// Reads the next message and the length of its frame; None once the process has closed the
+    /// connection.
     pub(super) async fn next(
         &mut self,
         stream: &UnixStream,
@@ -62,7 +65,8 @@ impl RequestReader {
     }
 }
 
-/// Shuts a connection down and reads the rest, so that closing the socket closes no descriptor in its buffer.
+/// Shuts a connection down and reads the rest, so that closing the socket closes no descriptor in
+/// its buffer.
 pub(super) fn hang_up(stream: &UnixStream) {
     let _ = rustix::net::shutdown(stream, rustix::net::Shutdown::Both);
     let (mut buffer, mut descriptors) = ([0; 4096], Vec::new());

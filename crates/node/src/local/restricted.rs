@@ -1,9 +1,10 @@
-//! Restricts an attached process to its capability: the requests it may send, the replies it may get, and memory of its
-//! own for what it reads.
+//! Restricts an attached process to its capability: the requests it may send, the replies it may
+//! get, and memory of its own for what it reads.
 //!
-//! An extent holds objects of several clients, at once and over time: a process that maps it can read them all. A
-//! confined process therefore maps only extents that it fills itself. Each object that it gets is copied into separate
-//! memory, once per object that it reads at a time. The memory is taken back after the process has released the object.
+//! An extent holds objects of several clients, at once and over time: a process that maps it can
+//! read them all. A confined process therefore maps only extents that it fills itself. Each object
+//! that it gets is copied into separate memory, once per object that it reads at a time. The memory
+//! is taken back after the process has released the object.
 
 use std::{
     collections::HashMap,
@@ -79,15 +80,16 @@ pub(super) struct CopyError {
 }
 
 impl Restricted {
-    /// Verifies the capability of a process. The error is the reason of the refusal, with or without a capability.
+    /// Verifies the capability of a process. The error is the reason of the refusal, with or
+    /// without a capability.
     pub(super) fn admit(
         programs: &Arc<Programs>,
         text: Option<&str>,
     ) -> Result<Option<Self>, String> {
         let Some(text) = text else {
             return if programs.require_capability {
-                Err("this node requires a capability: create one with hoplite token grant, and pass its file to \
-                     connect() or init() (capability=, or HOPLITE_CAPABILITY)"
+                Err("this node requires a capability: create one with hoplite token grant, and \
+                     pass its file to connect() or init() (capability=, or HOPLITE_CAPABILITY)"
                     .into())
             } else {
                 Ok(None)
@@ -95,8 +97,8 @@ impl Restricted {
         };
         let tokens = &programs.network.identity.tokens;
         if tokens.is_empty() {
-            return Err("this node has no token to verify a capability: start it with the token from which the \
-                        capability was derived (--token-file)"
+            return Err("this node has no token to verify a capability: start it with the token \
+                        from which the capability was derived (--token-file)"
                 .into());
         }
         let capability = capability::verify(text, tokens.iter().map(Token::text))
@@ -135,7 +137,8 @@ impl Restricted {
         self.capability.filter_reply(answer)
     }
 
-    /// Copies an object, unless the process already has a copy, and lets `reply` send it. May take long.
+    /// Copies an object, unless the process already has a copy, and lets `reply` send it. May take
+    /// long.
     pub(super) fn lend(
         &self,
         takers: &[QuotaHolder],
@@ -147,7 +150,8 @@ impl Restricted {
         let mut alone = None;
         loop {
             {
-                // Locked while the reply is sent: a reply without the descriptor must not overtake the one with it.
+                // Locked while the reply is sent: a reply without the descriptor must not overtake
+                // the one with it.
                 let mut copies = lock(&self.copies);
                 if let Some(reading) = copies.get_mut(&instance) {
                     reading.readers += 1;
@@ -179,9 +183,10 @@ impl Restricted {
         let take = |shares: &Quota, amount, limit, what| {
             shares.take(takers, amount).map_err(|QuotaExceeded { own, taken, most }| {
                 let detail = format!(
-                    "this process has a capability, so it reads copies of objects: {taken} of {most} {what} are in use, \
-                     {own} of them by processes of its grant, which may use only as many as they leave free for \
-                     others: drop views of objects, or raise ulimit -n or the capacity of the node"
+                    "this process has a capability, so it reads copies of objects: {taken} of \
+                     {most} {what} are in use, {own} of them by processes of its grant, which may \
+                     use only as many as they leave free for others: drop views of objects, or \
+                     raise ulimit -n or the capacity of the node"
                 );
                 CopyError { limit: Some(limit), detail }
             })
@@ -205,7 +210,8 @@ impl Restricted {
         lock(&self.copies).values().map(|reading| reading.copied.clone()).collect()
     }
 
-    /// Records that the process released an object. Returns the extent of its copy after the last release.
+    /// Records that the process released an object. Returns the extent of its copy after the last
+    /// release.
     pub(super) fn released(&self, instance: Instance) -> Option<u64> {
         let mut copies = lock(&self.copies);
         let reading = copies.get_mut(&instance)?;

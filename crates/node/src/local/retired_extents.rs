@@ -1,4 +1,5 @@
-//! Extents that the node has freed but processes still map. Their memory is free once the last process has unmapped it.
+//! Extents that the node has freed but processes still map. Their memory is free once the last
+//! process has unmapped it.
 //!
 //! Does not know which processes map them, nor their contents.
 
@@ -20,8 +21,8 @@ impl RetiredExtents {
         Self { arena, mapped_by: Mutex::default() }
     }
 
-    /// Takes newly freed extents, for processes to be notified. Each counts as mapped until one call of
-    /// [`unmapped`](Self::unmapped).
+    /// Takes newly freed extents, for processes to be notified. Each counts as mapped until one
+    /// call of [`unmapped`](Self::unmapped).
     pub(crate) fn take(&self) -> Vec<ExtentId> {
         let gone = self.arena.take_gone();
         let mut mapped_by = lock(&self.mapped_by);

@@ -1,5 +1,5 @@
-//! The Unix socket of a node, to which processes of its host attach. Knows how an attachment starts and ends, not its
-//! messages.
+//! The Unix socket of a node, to which processes of its host attach. Knows how an attachment starts
+//! and ends, not its messages.
 
 use std::{
     io,
@@ -34,8 +34,8 @@ use crate::{engine::task::Task, fork_safe, limited::LimitKey, repeats::log_once}
 /// Interval between checks that the socket's file still exists.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Accepts processes until the node ends. Creates the socket's file again if it was removed: a logout removes the
-/// folder of a user's sockets.
+/// Accepts processes until the node ends. Creates the socket's file again if it was removed: a
+/// logout removes the folder of a user's sockets.
 pub(crate) async fn accept(
     programs: Arc<Programs>,
     mut listener: UnixListener,
@@ -58,8 +58,8 @@ pub(crate) async fn accept(
                         Err(_) if has_failed => {}
                         Err(said) => {
                             error!(
-                                "the file of this node's socket was removed, and no process can attach until it is \
-                                 created again: {said}"
+                                "the file of this node's socket was removed, and no process can \
+                                 attach until it is created again: {said}"
                             );
                             has_failed = true;
                         }
@@ -92,7 +92,10 @@ async fn bind_again(
         programs.network.tasks.spawn_blocking(Task::Attach, move || of_thread.bind_again());
     match binding.await {
         Ok(Some(Ok(listener))) => {
-            warn!(socket = %socket.path().display(), "the file of this node's socket was removed; created it again");
+            warn!(
+                socket = %socket.path().display(),
+                "the file of this node's socket was removed; created it again"
+            );
             Ok(listener)
         }
         Ok(Some(Err(error))) => Err(error.to_string()),
@@ -112,8 +115,8 @@ impl AttachPermits {
         Self { all: Quota::new(limits::attached_max()), waiting: Quota::new(limits::WAITING_MAX) }
     }
 
-    /// Takes a place for the peer process, or returns why none is free. A process that has just left may still occupy
-    /// its place for a moment, so a few others wait, unless they give up.
+    /// Takes a place for the peer process, or returns why none is free. A process that has just
+    /// left may still occupy its place for a moment, so a few others wait, unless they give up.
     async fn take(&self, stream: &UnixStream) -> Result<QuotaPermit, String> {
         let takers = [QuotaHolder::of(stream)];
         let excess = match self.all.take(&takers, 1) {
@@ -131,7 +134,8 @@ impl AttachPermits {
     }
 }
 
-/// Serves a process of this user if a place is free; sends any other process the reason of the refusal.
+/// Serves a process of this user if a place is free; sends any other process the reason of the
+/// refusal.
 async fn admit(programs: Arc<Programs>, stream: UnixStream, permits: AttachPermits) {
     let user = check_user(&stream);
     let is_user = user.is_ok();
@@ -155,7 +159,8 @@ async fn admit(programs: Arc<Programs>, stream: UnixStream, permits: AttachPermi
     }
 }
 
-/// Completes when the peer has closed the connection or its sending half, and leaves what it has sent unread.
+/// Completes when the peer has closed the connection or its sending half, and leaves what it has
+/// sent unread.
 async fn closed_by_peer(stream: &UnixStream) {
     // The runtime registers a descriptor once: this is another one of the same socket.
     if let Ok(watched) = rustix::io::fcntl_dupfd_cloexec(stream, 0) {
@@ -202,8 +207,8 @@ async fn attend(programs: Arc<Programs>, stream: UnixStream, mut permit: QuotaPe
     if let Err(error) = result {
         programs.network.counters.strangers.add(1);
         log_once!(info, error.kind(), %error, "the attachment of a process broke");
-        // The process did not release its views: they stay valid until it ends. A process that never got memory has no
-        // views, and must not occupy a descriptor until then.
+        // The process did not release its views: they stay valid until it ends. A process that
+        // never got memory has no views, and must not occupy a descriptor until then.
         if let Some(process) = process.filter(|_| has_memory) {
             ended(process).await;
         }
@@ -245,7 +250,8 @@ async fn ready(descriptor: OwnedFd, interest: Interest) -> bool {
     }
 }
 
-/// Waits until the peer of a socket sends nothing more. Returns false, at once, if that can't be waited for.
+/// Waits until the peer of a socket sends nothing more. Returns false, at once, if that can't be
+/// waited for.
 #[allow(deprecated)] // As of `ready`.
 async fn hung_up(descriptor: OwnedFd) -> bool {
     let Ok(watched) = AsyncFd::with_interest(descriptor, Interest::READABLE) else { return false };

@@ -1,5 +1,5 @@
-//! Binds Unix sockets: replaces the socket of a dead node, but never that of a live one. Defines which users may
-//! connect.
+//! Binds Unix sockets: replaces the socket of a dead node, but never that of a live one. Defines
+//! which users may connect.
 
 use std::{
     fs::DirBuilder,
@@ -28,7 +28,8 @@ use crate::{error::Error, fork_safe, sync::lock};
 #[derive(Debug)]
 pub(crate) struct ListeningSocket {
     path: PathBuf,
-    /// Device and inode of the socket's file that this node created; None once the node has removed it.
+    /// Device and inode of the socket's file that this node created; None once the node has removed
+    /// it.
     file: Mutex<Option<(u64, u64)>>,
 }
 
@@ -46,8 +47,9 @@ impl ListeningSocket {
         &self.path
     }
 
-    /// Whether the file is still the socket that this node created, or the node has removed it itself. A relative path
-    /// counts as unchanged: it refers to another file if the process changes its folder.
+    /// Whether the file is still the socket that this node created, or the node has removed it
+    /// itself. A relative path counts as unchanged: it refers to another file if the process
+    /// changes its folder.
     pub(crate) fn is_there(&self) -> bool {
         let file = lock(&self.file);
         file.is_none() || self.path.is_relative() || *file == file_at(&self.path)
@@ -130,7 +132,8 @@ const BACKLOG: i32 = 1024;
 
 fn listen(path: &Path) -> io::Result<std::os::unix::net::UnixListener> {
     let socket = bind_privately(path)?;
-    // Accepted sockets inherit this. An older kernel delivers descriptors: see [`super::request_reader`].
+    // Accepted sockets inherit this. An older kernel delivers descriptors: see
+    // [`super::request_reader`].
     let _ = refuse_descriptors(socket.as_fd());
     socket.listen(BACKLOG)?;
     socket.set_nonblocking(true)?;
@@ -146,8 +149,8 @@ fn bind_privately(path: &Path) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Whether a user may not share memory with this process. Only its own user may, not even root: values that root reads
-/// could run code of another user.
+/// Whether a user may not share memory with this process. Only its own user may, not even root:
+/// values that root reads could run code of another user.
 pub(crate) fn is_stranger(uid: u32) -> bool {
     uid != own_user()
 }
@@ -168,13 +171,14 @@ fn is_served(path: &Path) -> io::Result<bool> {
     }
 }
 
-/// Timeout and interval of attempts to lock the folder while another node is about to listen in it. `flock` has no
-/// timeout, and a thread in it might block forever.
+/// Timeout and interval of attempts to lock the folder while another node is about to listen in it.
+/// `flock` has no timeout, and a thread in it might block forever.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 const LOCK_POLL: Duration = Duration::from_millis(5);
 
-/// Lock on a folder that allows creating and removing sockets in it. It leaves no file behind. If other users own or
-/// can read the folder, failing to lock it is ignored: they could hold the lock forever.
+/// Lock on a folder that allows creating and removing sockets in it. It leaves no file behind. If
+/// other users own or can read the folder, failing to lock it is ignored: they could hold the lock
+/// forever.
 #[derive(Debug)]
 struct FolderLock(OwnedFd);
 
@@ -216,7 +220,8 @@ impl FolderLock {
 
 impl Drop for FolderLock {
     fn drop(&mut self) {
-        // A child forked meanwhile has the descriptor too: closing only this one would leave the folder locked.
+        // A child forked meanwhile has the descriptor too: closing only this one would leave the
+        // folder locked.
         let _ = rustix::fs::flock(&self.0, FlockOperation::Unlock);
     }
 }

@@ -72,8 +72,8 @@ impl SlotGuard {
 impl Drop for SlotGuard {
     fn drop(&mut self) {
         if self.connection.is_forked() {
-            // The parent owns the pins. Dropping the slot would return its memory to a list that the child does not
-            // share.
+            // The parent owns the pins. Dropping the slot would return its memory to a list that
+            // the child does not share.
             std::mem::forget(self.slot.take());
             return;
         }
@@ -96,8 +96,8 @@ impl Drop for SlotGuard {
     }
 }
 
-/// A read-only view of an object, without a copy. Its memory does not change while the view exists, even if the object
-/// is deleted.
+/// A read-only view of an object, without a copy. Its memory does not change while the view exists,
+/// even if the object is deleted.
 pub struct View {
     id: ObjectId,
     meta: Meta,
@@ -147,8 +147,8 @@ impl View {
         &self.meta
     }
 
-    /// Records that the reader has copied all of it: once nothing else reads it, the node evicts it before other
-    /// copies.
+    /// Records that the reader has copied all of it: once nothing else reads it, the node evicts it
+    /// before other copies.
     pub fn note_copied(&self) {
         if let (Body::Slot(guard), None) = (&self.body, &self.part) {
             guard.is_copied.store(true, Ordering::Relaxed);
@@ -159,8 +159,8 @@ impl View {
     pub fn as_bytes(&self) -> &[u8] {
         let all = match &self.body {
             Body::Inline(bytes) => bytes.as_bytes(),
-            // The node has reported that it is complete. A process without a capability trusts the others of its user;
-            // one with a capability reads a copy that nobody can write.
+            // The node has reported that it is complete. A process without a capability trusts the
+            // others of its user; one with a capability reads a copy that nobody can write.
             Body::Slot(guard) => {
                 let bytes = guard.slot.as_ref().and_then(Slot::bytes);
                 bytes.map(Ready::trusting_writer).unwrap_or_default()
@@ -187,7 +187,8 @@ impl PartialView {
         self.guard.instance == view.instance
     }
 
-    /// Copies the bytes that have arrived contiguously from `start` on to their place in `out`; returns where they end.
+    /// Copies the bytes that have arrived contiguously from `start` on to their place in `out`;
+    /// returns where they end.
     pub fn copy_to(&self, start: u64, out: &mut [u8]) -> u64 {
         let Some(slot) = &self.guard.slot else { return start };
         let end = slot.progress().prefix().min(out.len() as u64);

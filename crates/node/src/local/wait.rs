@@ -122,7 +122,8 @@ impl Shared {
     }
 }
 
-/// Deletes the objects or slots created by a request whose caller gave up: no program has their ids.
+/// Deletes the objects or slots created by a request whose caller gave up: no program has their
+/// ids.
 fn undo(connection: &Connection, raw: &RawReply) {
     let Ok(ReplyBody::Reply(reply, _)) = raw else { return };
     match reply {
@@ -159,7 +160,8 @@ pub struct PendingReply<T> {
     finish: Option<Finish<T>>,
 }
 
-/// Minimum time without a reply, for a request with a deadline, before the client checks whether the node is stopped.
+/// Minimum time without a reply, for a request with a deadline, before the client checks whether
+/// the node is stopped.
 const SILENCE_MAX: Duration = Duration::from_secs(5);
 
 /// Delay after the deadline before the client checks whether the node is stopped.
@@ -168,9 +170,9 @@ const LATE_MAX: Duration = Duration::from_millis(250);
 /// Interval between checks.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 
-/// Number of checks that find the node not stopped before the wait fails. Such a node still replies, however busy its
-/// host is, unless it hangs or its container is paused. Checks are counted, not seconds: a client that was stopped
-/// itself already has the reply in its socket.
+/// Number of checks that find the node not stopped before the wait fails. Such a node still
+/// replies, however busy its host is, unless it hangs or its container is paused. Checks are
+/// counted, not seconds: a client that was stopped itself already has the reply in its socket.
 const CHECKS_MAX: u32 = 10;
 
 /// A pending request without a timeout, to find out what it waits for.
@@ -203,8 +205,8 @@ impl ResponseCheck {
         Self { check_at, checks_left: CHECKS_MAX, verdict: None }
     }
 
-    /// Checks the node if it is time. Returns the time until the next check: zero once there is a verdict, None without
-    /// a timeout.
+    /// Checks the node if it is time. Returns the time until the next check: zero once there is a
+    /// verdict, None without a timeout.
     fn check(
         &mut self,
         now: Instant,
@@ -236,8 +238,8 @@ enum Verdict {
     Late,
 }
 
-/// Creates both ends of a pending reply. [`PendingReply::with_request`] sets the number of the request. `timeout` is that of the
-/// request, which refers to `about`.
+/// Creates both ends of a pending reply. [`PendingReply::with_request`] sets the number of the
+/// request. `timeout` is that of the request, which refers to `about`.
 pub(crate) fn pair<T>(
     connection: Arc<Connection>,
     timeout: Option<Duration>,
@@ -295,8 +297,9 @@ impl<T> PendingReply<T> {
         self
     }
 
-    /// Checks the node if it is time. Returns the time until the next check, when to call this again; None without a
-    /// timeout. Zero once the node does not reply: a wait then ends at once with that error.
+    /// Checks the node if it is time. Returns the time until the next check, when to call this
+    /// again; None without a timeout. Zero once the node does not reply: a wait then ends at once
+    /// with that error.
     pub fn next_check(&mut self) -> Option<Duration> {
         let stopped_process = || self.shared.connection.stopped_process();
         self.response_check.check(Instant::now(), stopped_process)
@@ -307,13 +310,15 @@ impl<T> PendingReply<T> {
         !matches!(lock(&self.shared.inner).state, State::Open | State::Watched(_))
     }
 
-    /// Waits for at most `time`, or until a signal handler ran on this thread. Returns whether the wait is over.
+    /// Waits for at most `time`, or until a signal handler ran on this thread. Returns whether the
+    /// wait is over.
     pub fn is_over_within(&mut self, time: Duration) -> bool {
         self.shared.over.wait(time);
         self.is_over()
     }
 
-    /// Registers a waker to call when the wait is over. Returns false, without calling it, if it is over already.
+    /// Registers a waker to call when the wait is over. Returns false, without calling it, if it is
+    /// over already.
     pub fn when_over(&self, waker: Waker) -> bool {
         let mut inner = lock(&self.shared.inner);
         let is_open = matches!(inner.state, State::Open | State::Watched(_));
@@ -323,7 +328,8 @@ impl<T> PendingReply<T> {
         is_open
     }
 
-    /// Waits for at most `time`, or until a signal handler ran on this thread. None if there is no reply yet.
+    /// Waits for at most `time`, or until a signal handler ran on this thread. None if there is no
+    /// reply yet.
     pub fn wait_for(&mut self, time: Duration) -> Option<Result<T, Error>> {
         // Most replies are there already: read no clock for them.
         let mut reply = self.take();
@@ -400,7 +406,8 @@ impl<T> PendingReply<T> {
         }
     }
 
-    /// Adjusts a timeout error of the node: reports this call's own timeout, not how late the node detected it.
+    /// Adjusts a timeout error of the node: reports this call's own timeout, not how late the node
+    /// detected it.
     fn as_given(&self, mut error: CallError) -> CallError {
         if let CallError::Timeout { waited_ns, .. } = &mut error
             && let Some((timeout, begun)) = self.timed()
@@ -417,13 +424,16 @@ impl<T> PendingReply<T> {
         let about = self.about.as_ref().map_or_else(String::new, |id| format!(" about {id}"));
         let state = match verdict {
             Verdict::Stopped(process) => format!(
-                "it does not reply because its process {process} is stopped: continue it with `kill -CONT {process}`"
+                "it does not reply because its process {process} is stopped: continue it with \
+                 `kill -CONT {process}`"
             ),
-            Verdict::Late => "it does not reply, but its process does not appear to be stopped: check whether the host \
-                              is overloaded or the node's container is paused"
+            Verdict::Late => "it does not reply, but its process does not appear to be stopped: \
+                              check whether the host is overloaded or the node's container is \
+                              paused"
                 .into(),
         };
-        // If the timeout was shorter than the time to detect a stopped node, report the node and not the timeout.
+        // If the timeout was shorter than the time to detect a stopped node, report the node and
+        // not the timeout.
         let is_over = |timeout: &Duration| match verdict {
             Verdict::Stopped(_) => *timeout >= SILENCE_MAX,
             Verdict::Late => !timeout.is_zero(),

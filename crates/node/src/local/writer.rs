@@ -24,7 +24,8 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// The id of the new object. Receivers can already wait for it, and get bytes as they are written.
+    /// The id of the new object. Receivers can already wait for it, and get bytes as they are
+    /// written.
     pub const fn id(&self) -> &ObjectId {
         &self.id
     }
@@ -32,7 +33,8 @@ impl Writer {
     /// Copies all bytes of the object into place; receivers get them meanwhile.
     ///
     /// # Errors
-    /// [`CallError::InvalidArgument`] if `bytes` has another length than requested, or bytes were written before.
+    /// [`CallError::InvalidArgument`] if `bytes` has another length than requested, or bytes were
+    /// written before.
     pub fn write_all(&self, bytes: &[u8]) -> Result<(), Error> {
         self.write_parts(&[bytes])
     }
@@ -66,8 +68,9 @@ impl Writer {
         Ok(Space { claim: Some(claim.ok_or_else(said)?), writer: self })
     }
 
-    /// Seals the object as complete. A running node replies at once, whatever the timeout. If the node does not reply in
-    /// time, the caller gets no object: the node deletes it once it runs again.
+    /// Seals the object as complete. A running node replies at once, whatever the timeout. If the
+    /// node does not reply in time, the caller gets no object: the node deletes it once it runs
+    /// again.
     ///
     /// # Errors
     /// [`CallError::InvalidArgument`] if not all bytes are written; then there is no object.

@@ -1,13 +1,14 @@
-//! Limits connections whose handshake has not finished: strangers that connect and send nothing must not take
-//! descriptors that members, clients or memory need. Knows addresses, not messages.
+//! Limits connections whose handshake has not finished: strangers that connect and send nothing
+//! must not take descriptors that members, clients or memory need. Knows addresses, not messages.
 
 use std::{collections::HashMap, net::IpAddr};
 
 use rustix::process::{Resource, getrlimit};
 use tokio::task::AbortHandle;
 
-/// Limit of unfinished handshakes if this process may open many descriptors. A handshake takes a few milliseconds at
-/// most, so this suffices for a hundred members that open all their payload connections at once.
+/// Limit of unfinished handshakes if this process may open many descriptors. A handshake takes a
+/// few milliseconds at most, so this suffices for a hundred members that open all their payload
+/// connections at once.
 const HANDSHAKES_MAX: usize = 1024;
 
 /// Unfinished handshakes may take 1/4 of this process's descriptors, if it may not open many.
@@ -28,8 +29,8 @@ struct PendingHandshake {
 }
 
 impl PendingHandshakes {
-    /// Adds an initiator. If `most` are already waiting, aborts the oldest of the address that has the most. Returns
-    /// whether it aborted one.
+    /// Adds an initiator. If `most` are already waiting, aborts the oldest of the address that has
+    /// the most. Returns whether it aborted one.
     pub(super) fn admit(&mut self, from: IpAddr, most: usize, task: AbortHandle) -> bool {
         self.0.retain(|caller| !caller.task.is_finished());
         let is_full = self.0.len() >= most;

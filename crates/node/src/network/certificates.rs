@@ -1,5 +1,5 @@
-//! Certificates with which nodes authenticate each other instead of a token: this node's own certificate, the CAs that
-//! it trusts, and the revocation list, which is re-read.
+//! Certificates with which nodes authenticate each other instead of a token: this node's own
+//! certificate, the CAs that it trusts, and the revocation list, which is re-read.
 //!
 //! Does not know connections. [`super::tls`] presents and receives the certificates.
 
@@ -39,8 +39,8 @@ use crate::{config::CertificateFiles, error::Error, sync::lock};
 /// Longest accepted file, in bytes. A list of one million certificates is half as long.
 const FILE_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
-/// Mode bits that a key file must not have. If root owns the file, its group may read it, such as the group of a
-/// service.
+/// Mode bits that a key file must not have. If root owns the file, its group may read it, such as
+/// the group of a service.
 const CLOSED: u32 = 0o077;
 const CLOSED_OF_ROOT: u32 = 0o037;
 
@@ -79,7 +79,8 @@ struct Made {
     issues: Vec<(Vec<u8>, Issue)>,
 }
 
-/// The certificate chain that a peer presented, and the revocation list that it was last checked against.
+/// The certificate chain that a peer presented, and the revocation list that it was last checked
+/// against.
 #[derive(Debug)]
 pub(crate) struct PeerCertificate {
     chain: Chain,
@@ -100,7 +101,8 @@ impl PeerCertificate {
     }
 }
 
-/// Reads the certificate files of this node and checks that other nodes will accept its certificate.
+/// Reads the certificate files of this node and checks that other nodes will accept its
+/// certificate.
 ///
 /// # Errors
 /// [`Error::Certificates`] names the file, the problem and the fix.
@@ -122,10 +124,14 @@ pub(super) fn read_all(files: &CertificateFiles) -> Result<(CertifiedKey, Arc<Tr
     let (shown, with) = (files.certificate.display(), files.key.display());
     let certified = certified.map_err(|error| match error {
         TlsError::InconsistentKeys(_) => format!(
-            "the key {with} does not match the certificate {shown}: use two files that were created together"
+            "the key {with} does not match the certificate {shown}: use two files that were \
+             created together"
         ),
         TlsError::InvalidCertificate(_) => {
-            format!("the certificate {shown} can't be parsed ({error}): create a version 3 certificate")
+            format!(
+                "the certificate {shown} can't be parsed ({error}): create a version 3 \
+                 certificate"
+            )
         }
         _ => format!("the key {with} can't be used: {error}"),
     })?;
@@ -221,13 +227,15 @@ impl Trust {
         );
         let (own, crl) = (self.files.certificate.display(), self.files.crl.as_ref()?.display());
         is_revoked.then(|| {
-            format!("certificate revoked: {crl} lists {own}, the certificate of this node: create another \
-                 (hoplite certs node)")
+            format!(
+                "certificate revoked: {crl} lists {own}, the certificate of this node: create \
+                 another (hoplite certs node)"
+            )
         })
     }
 
-    /// Re-reads the revocation list. A list that is not valid, does not cover the CA of this node's certificate, or is
-    /// older than one that was in force, does not come into force.
+    /// Re-reads the revocation list. A list that is not valid, does not cover the CA of this node's
+    /// certificate, or is older than one that was in force, does not come into force.
     pub(super) fn read_again(&self) {
         let Some(crl) = &self.files.crl else { return };
         let read = read("revocation list", crl);
@@ -266,7 +274,8 @@ impl Trust {
     pub(crate) fn revokes(&self, shown: &PeerCertificate) -> bool {
         let number = self.list_number();
         if shown.looked.load(Ordering::Acquire) < number {
-            // Verified as of the time of the handshake, so that an expiry does not end a connection.
+            // Verified as of the time of the handshake, so that an expiry does not end a
+            // connection.
             if self.check(&shown.chain[0], &shown.chain[1..], shown.at).is_err() {
                 shown.is_revoked.store(true, Ordering::Release);
             }
@@ -290,10 +299,12 @@ impl Trust {
         let ca = self.files.ca.display();
         let crl = self.files.crl.as_deref().unwrap_or(Path::new("")).display();
         match error {
-            TlsError::NoCertificatesPresented => "is missing: start the node with --certificate, --key and --ca".into(),
+            TlsError::NoCertificatesPresented => "is missing: start the node with --certificate, \
+                --key and --ca"
+                .into(),
             TlsError::InvalidCertRevocationList(_) => format!(
-                "can't be checked against {crl}: the list must have version 2 and be signed by the CA that issued the \
-                 certificate"
+                "can't be checked against {crl}: the list must have version 2 and be signed by the \
+                 CA that issued the certificate"
             ),
             TlsError::InvalidCertificate(error) => match error {
                 E::Expired | E::ExpiredContext { .. } => {
@@ -304,10 +315,12 @@ impl Trust {
                 }
                 E::Revoked => format!("is revoked by {crl}: create another (hoplite certs node)"),
                 E::UnknownRevocationStatus => format!(
-                    "was issued by a CA that has no list in {crl}: add the list of that CA to the file"
+                    "was issued by a CA that has no list in {crl}: add the list of that CA to the \
+                     file"
                 ),
                 E::InvalidPurpose | E::InvalidPurposeContext { .. } => {
-                    "is not for both serverAuth and clientAuth: create one with both, which nodes need"
+                    "is not for both serverAuth and clientAuth: create one with both, which nodes \
+                     need"
                         .into()
                 }
                 E::UnknownIssuer => not_issued(&ca),
@@ -324,7 +337,8 @@ impl Trust {
         use AlertDescription as A;
         let why: String = match alert {
             A::CertificateExpired => {
-                "by the peer's clock it has expired or is not valid yet: create another, or set the clocks of the hosts"
+                "by the peer's clock it has expired or is not valid yet: create another, or set \
+                 the clocks of the hosts"
                     .into()
             }
             A::CertificateRevoked => {
@@ -332,7 +346,7 @@ impl Trust {
             }
             A::UnknownCA | A::DecryptError => {
                 "no CA that the peer trusts issued it, or the peer has no revocation list \
-                                               of that CA: use the same --ca and --crl on all nodes"
+                 of that CA: use the same --ca and --crl on all nodes"
                     .into()
             }
             A::UnsupportedCertificate => {
@@ -367,8 +381,8 @@ impl List {
         });
         older.map_or(Ok(()), |(issue, newest)| {
             Err(format!(
-                "the revocation list {} is older ({issue}) than the previous list ({newest}) and may omit \
-                 recent revocations: copy the newest list there",
+                "the revocation list {} is older ({issue}) than the previous list ({newest}) and \
+                 may omit recent revocations: copy the newest list there",
                 crl.display()
             ))
         })
@@ -397,8 +411,9 @@ fn not_issued(ca: &std::path::Display<'_>) -> String {
     format!("was not issued by a CA in {ca}: use certificates of the same CA on all nodes")
 }
 
-/// Builds the verifiers of a certificate chain. The revocation status of the peer's own certificate must be known. An
-/// intermediate CA is rejected only if a list revokes it, because many CAs publish no list of their intermediates.
+/// Builds the verifiers of a certificate chain. The revocation status of the peer's own certificate
+/// must be known. An intermediate CA is rejected only if a list revokes it, because many CAs
+/// publish no list of their intermediates.
 fn verifiers(
     roots: &Arc<RootCertStore>,
     cryptography: &Arc<CryptoProvider>,
@@ -419,7 +434,8 @@ fn unusable(crl: &Path, error: &VerifierBuilderError) -> String {
     match error {
         VerifierBuilderError::InvalidCrl(CertRevocationListError::UnsupportedCrlVersion) => {
             format!(
-                "the revocation list {crl} has version 1: create one of version 2 (openssl ca -gencrl -crlexts)"
+                "the revocation list {crl} has version 1: create one of version 2 (openssl ca \
+                 -gencrl -crlexts)"
             )
         }
         other => format!("the revocation list {crl} can't be used: {other}"),
@@ -512,11 +528,13 @@ fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, String> {
         Ok(key) => Ok(key),
         Err(PemError::NoItemsFound) if bytes.windows(9).any(|part| part == b"ENCRYPTED") => {
             Err(format!(
-                "the key {shown} is encrypted, and a node can't prompt for a password: decrypt it (openssl pkey)"
+                "the key {shown} is encrypted, and a node can't prompt for a password: decrypt it \
+                 (openssl pkey)"
             ))
         }
         Err(PemError::NoItemsFound) => Err(format!(
-            "the file {shown} contains no private key: a key begins with -----BEGIN PRIVATE KEY-----"
+            "the file {shown} contains no private key: a key begins with -----BEGIN PRIVATE \
+             KEY-----"
         )),
         Err(_) => Err(format!("the key {shown} is corrupt: not valid PEM")),
     }

@@ -1,8 +1,9 @@
 //! Control connections from this node, one to each other member, reconnected when they break.
 //!
-//! A connection goes through a relay if the member can't be reached directly. [`hoplite_proto::reconnect`] decides when
-//! to retry and when to give up. Messages in flight may be lost with a connection, so the state machine is notified of
-//! each new one and repeats what matters.
+//! A connection goes through a relay if the member can't be reached directly.
+//! [`hoplite_proto::reconnect`] decides when to retry and when to give up. Messages in flight may
+//! be lost with a connection, so the state machine is notified of each new one and repeats what
+//! matters.
 
 use std::{sync::Arc, time::Duration};
 
@@ -27,7 +28,8 @@ pub(crate) fn add(network: &Arc<Network>, member: Member) {
     network.peers.add(member, outbox, network.tasks.spawn(Task::Connection, talking));
 }
 
-/// Contacts a lost node once. If it replies, both sides treat each other as new members and open new connections.
+/// Contacts a lost node once. If it replies, both sides treat each other as new members and open
+/// new connections.
 pub(crate) fn call(network: &Arc<Network>, member: Member) {
     let caller = network.clone();
     network.tasks.spawn(Task::Reconnect, async move {
@@ -53,33 +55,8 @@ async fn run_connection(network: Arc<Network>, member: Member, outbox: Arc<Outbo
         sleep(Duration::from_nanos(reconnect.pause_ns())).await;
         let (channel, via) = match connect(&network, member, role).await {
             Ok(connected) => connected,
-            Err(error) => {
-                log_revoked(&network, member.id, &error);
-                let next = reconnect.failed(failure(&error));
-                if next == Next::Retry {
-                    debug!(node = %member.id, %error, "could not connect to a member, retrying");
-                    continue;
-                }
-                if outbox.is_closed() {
-                    // The member was removed or replaced: the result of this connection no longer matters.
-                    return;
-                }
-                let cause = format!("{} {}", member.id, error.class());
-                log_once!(info, cause, node = %member.id, address = %member.address, %error, "a member can't be reached");
-                let is_dead = next == Next::GiveUp;
-                network.events.send(Event::PeerUnreachable { node: member.id, is_dead });
-                if is_dead {
-                    let failure = reconnect_failure(&error);
-                    if failure == ReconnectFailure::Replaced {
-                        network.events.send(Event::ReconnectFailed { node: member.id, failure });
-                    }
-                    return;
-                }
-                // Other members may reach it: the failure detector decides whether it is dead. Drop the queue: this
-                // node sends its state again when the member is reachable.
-                outbox.forget();
-                continue;
-            }
+            Err(error) if ends(&network, member, &outbox, &mut reconnect, &error) => return,
+            Err(_) => continue,
         };
         if is_again {
             network.events.send(Event::PeerUp { member });
@@ -93,7 +70,10 @@ async fn run_connection(network: Arc<Network>, member: Member, outbox: Arc<Outbo
                 Err(error) => debug!(node = %member.id, %error, "the connection to a member broke"),
             },
             () = relay::is_needless(&network, member, look_again), if via.is_some() => {
-                log_once!(info, member.id, node = %member.id, "a member can be reached directly again");
+                log_once!(
+                    info, member.id, node = %member.id,
+                    "a member can be reached directly again"
+                );
                 is_needless = true;
             }
             // An unresponsive relay accepts all bytes and forwards none.
@@ -106,8 +86,44 @@ async fn run_connection(network: Arc<Network>, member: Member, outbox: Arc<Outbo
     }
 }
 
-/// Records that a member rejects this node's certificate as revoked. The member's list may be wrong, so this node
-/// continues.
+/// Handles a connection to a member that could not be opened. Returns whether to try no more.
+fn ends(
+    network: &Network,
+    member: Member,
+    outbox: &Outbox,
+    reconnect: &mut Reconnect,
+    error: &LinkError,
+) -> bool {
+    let node = member.id;
+    log_revoked(network, node, error);
+    let next = reconnect.failed(failure(error));
+    if next == Next::Retry {
+        debug!(%node, %error, "could not connect to a member, retrying");
+        return false;
+    }
+    if outbox.is_closed() {
+        // The member was removed or replaced: the result of this connection no longer matters.
+        return true;
+    }
+    let (cause, address) = (format!("{node} {}", error.class()), member.address);
+    log_once!(info, cause, %node, %address, %error, "a member can't be reached");
+    let is_dead = next == Next::GiveUp;
+    network.events.send(Event::PeerUnreachable { node, is_dead });
+    if !is_dead {
+        // Other members may reach it: the failure detector decides whether it is dead. Drop the
+        // queue: this node sends its state again when the member is reachable.
+        outbox.forget();
+        return false;
+    }
+    let failure = reconnect_failure(error);
+    if failure == ReconnectFailure::Replaced {
+        network.events.send(Event::ReconnectFailed { node, failure });
+    }
+    true
+}
+
+/// Records that a member rejects this node's certificate as revoked. The member's list may be
+/// wrong, so this node continues.
 fn log_revoked(network: &Network, node: NodeId, error: &LinkError) {
     if let LinkError::Revoked(said) = error
         && network.own_revocation.note_by(node, said)
@@ -120,7 +136,10 @@ fn log_revoked(network: &Network, node: NodeId, error: &LinkError) {
 fn log_replaced(member: Member, error: &LinkError) {
     if let LinkError::Replaced { by, .. } = error {
         let (node, address) = (member.id, member.address);
-        info!(%node, %address, %by, "another node listens at the address of a failed member: not reconnecting to it");
+        info!(
+            %node, %address, %by,
+            "another node listens at the address of a failed member: not reconnecting to it"
+        );
     }
 }
 

@@ -1,5 +1,5 @@
-//! Limits the payload and relayed connections of each member: one member must not take the descriptors that all others
-//! need. Does not know what they carry.
+//! Limits the payload and relayed connections of each member: one member must not take the
+//! descriptors that all others need. Does not know what they carry.
 
 use std::{
     collections::HashMap,

@@ -1,7 +1,8 @@
-//! Receives control messages: reads them from connections of other nodes and passes them to the state machine.
+//! Receives control messages: reads them from connections of other nodes and passes them to the
+//! state machine.
 //!
-//! A dedicated thread does this, or a client's thread that waits for a reply anyway: see [`crate::shared_epoll`].
-//! [`super::outbox`] sends messages in the other direction.
+//! A dedicated thread does this, or a client's thread that waits for a reply anyway: see
+//! [`crate::shared_epoll`]. [`super::outbox`] sends messages in the other direction.
 
 use std::{
     collections::HashMap,
@@ -103,9 +104,10 @@ impl Control {
         self.tasks.thread(Task::Control, "hoplite-control", run)
     }
 
-    /// Stores a non-blocking connection until its node is removed or opens another one. Reads no message from it yet.
-    /// Returns None if the node has opened a newer one since. Unread messages of its earlier connections are dropped:
-    /// they are older than what the node sends now. Do not call this on a thread that receives messages.
+    /// Stores a non-blocking connection until its node is removed or opens another one. Reads no
+    /// message from it yet. Returns None if the node has opened a newer one since. Unread messages
+    /// of its earlier connections are dropped: they are older than what the node sends now. Do not
+    /// call this on a thread that receives messages.
     pub(crate) fn keep(
         &self,
         from: NodeId,
@@ -182,8 +184,8 @@ impl Control {
         }
     }
 
-    /// Raises the event of a connection again when the state machine has caught up. Until then no thread waits: the
-    /// caller's may have a timeout.
+    /// Raises the event of a connection again when the state machine has caught up. Until then no
+    /// thread waits: the caller's may have a timeout.
     fn read_later(&self, token: u64, connection: &Arc<Connection>) {
         if connection.is_paused.swap(true, Ordering::SeqCst) {
             return;
@@ -207,8 +209,8 @@ fn take_off(connections: &mut HashMap<u64, Arc<Connection>>, from: NodeId) -> Ve
 }
 
 impl Connection {
-    /// Passes on all available messages, until too many wait for the state machine; if this is the last event, reads
-    /// until the end of the stream.
+    /// Passes on all available messages, until too many wait for the state machine; if this is the
+    /// last event, reads until the end of the stream.
     fn take(&self, control: &Control, is_last: bool) -> Result<Taken, LinkError> {
         let mut unread = lock(&self.unread);
         if self.is_replaced.load(Ordering::Relaxed) {
@@ -241,15 +243,18 @@ impl Connection {
         }
     }
 
-    /// Converts a message to an event. If the bytes of a small object do not match their digest, a reply to a get
-    /// becomes a retry at another owner, and any other message is an error.
+    /// Converts a message to an event. If the bytes of a small object do not match their digest, a
+    /// reply to a get becomes a retry at another owner, and any other message is an error.
     fn event(&self, control: &Control, message: Message) -> Result<Event, WireError> {
         let from = self.from;
         if digest::is_right(&message) {
             return Ok(Event::Message { from, message });
         }
         control.counters.copies_corrupt.add(1);
-        log_once!(warn, from, node = %from, "received a small object that does not match its announced digest");
+        log_once!(
+            warn, from, node = %from,
+            "received a small object that does not match its announced digest"
+        );
         match message {
             Message::Located { id, .. } => Ok(Event::InlineCorrupt { id, source: from }),
             _ => Err(WireError::Unexpected("bytes that do not match their digest".into())),

@@ -1,5 +1,5 @@
-//! The handshake at the start of every connection between nodes: protocol version, keys or certificates, cluster name,
-//! token.
+//! The handshake at the start of every connection between nodes: protocol version, keys or
+//! certificates, cluster name, token.
 //!
 //! ```text
 //!   initiator                              acceptor
@@ -8,14 +8,16 @@
 //!     Hello { id, address, cluster id, role, proofs of the token } ->
 //!     <------------------ Welcome { id, cluster id, proof of the token }
 //! ```
-//! The token never crosses the wire. The initiator proves first that it has the token; the acceptor reveals nothing
-//! about itself before. Each proof is valid for this TLS connection only ([`super::proofs`]). The id of each node is
-//! derived from its key ([`super::tls`]). With certificates, TLS proves both identities. Then the body of Secure is the
-//! node's start number, and the acceptor presents its certificate first. It reveals nothing more before it has verified
-//! the initiator's certificate. The frames that follow are encrypted with keys of this connection ([`crate::sealing`]).
+//! The token never crosses the wire. The initiator proves first that it has the token; the acceptor
+//! reveals nothing about itself before. Each proof is valid for this TLS connection only
+//! ([`super::proofs`]). The id of each node is derived from its key ([`super::tls`]). With
+//! certificates, TLS proves both identities. Then the body of Secure is the node's start number,
+//! and the acceptor presents its certificate first. It reveals nothing more before it has verified
+//! the initiator's certificate. The frames that follow are encrypted with keys of this connection
+//! ([`crate::sealing`]).
 //!
-//! A control connection leaves a [`SharedSecret`]. With it, the initiator's payload connections to the same node skip the
-//! handshake. Each transfer would otherwise start two round trips later:
+//! A control connection leaves a [`SharedSecret`]. With it, the initiator's payload connections to
+//! the same node skip the handshake. Each transfer would otherwise start two round trips later:
 //! ```text
 //!   initiator                              acceptor
 //!     Resume { nonce n, pass }, and its request, encrypted with keys of n -->
@@ -75,14 +77,16 @@ pub(crate) struct Identity {
     pub(crate) admission: String,
     /// Whether frames are sent without encryption; both sides must agree.
     pub(crate) no_encryption: bool,
-    /// TCP user timeout of control connections: a connection breaks when nothing is acknowledged for this time.
-    /// Unresponsive members are declared dead before that, unless the detection timeout exceeds [`SILENCE_MAX`].
+    /// TCP user timeout of control connections: a connection breaks when nothing is acknowledged
+    /// for this time. Unresponsive members are declared dead before that, unless the detection
+    /// timeout exceeds [`SILENCE_MAX`].
     pub(crate) silence: Duration,
     /// Number of handshakes that this node has initiated.
     pub(crate) turns: Arc<AtomicU64>,
 }
 
-/// Timeout of a handshake. A live node replies within a round trip, and a silent stranger must not occupy a connection.
+/// Timeout of a handshake. A live node replies within a round trip, and a silent stranger must not
+/// occupy a connection.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Timeout of a TCP connect: allows one retransmission of a lost SYN.
@@ -97,8 +101,8 @@ pub fn address_of(member: &Member) -> Option<SocketAddr> {
 }
 
 impl Identity {
-    /// Whether every peer must prove its membership and no other process can change the traffic. True for a node that
-    /// does not listen, as it has no peers.
+    /// Whether every peer must prove its membership and no other process can change the traffic.
+    /// True for a node that does not listen, as it has no peers.
     pub(crate) fn is_authenticated(&self) -> bool {
         let is_proved = !self.tokens.is_empty() || self.key.trust().is_some();
         address_of(&self.member).is_none() || is_proved && !self.no_encryption
@@ -109,7 +113,8 @@ impl Identity {
     }
 }
 
-/// Longest TCP retransmission interval: 1 s, so that a link that was down for 2 s is used again within 1 s.
+/// Longest TCP retransmission interval: 1 s, so that a link that was down for 2 s is used again
+/// within 1 s.
 const RETRANSMISSION_MAX: Duration = Duration::from_secs(1);
 
 /// Default TCP user timeout: a connection breaks when nothing is acknowledged for this time.
@@ -131,7 +136,8 @@ pub(crate) struct PeerConnection {
     pub(crate) permit: Option<ConnectionPermit>,
 }
 
-/// Resumes a session with a node that admitted this one, and sends a request at once: `first` is an unencrypted frame.
+/// Resumes a session with a node that admitted this one, and sends a request at once: `first` is an
+/// unencrypted frame.
 ///
 /// # Errors
 /// The connection failed; [`LinkError::Refused`] if the node requires a handshake.
@@ -254,7 +260,8 @@ async fn secure_stream(
     Ok(secured)
 }
 
-/// Presents this node to an acceptor. Returns its greeting; that of one that admits this node has proved the token.
+/// Presents this node to an acceptor. Returns its greeting; that of one that admits this node has
+/// proved the token.
 async fn present(
     me: &Identity,
     secured: &mut Secured,
@@ -284,7 +291,9 @@ async fn present(
         };
         if !me.tokens.is_empty() && !welcome.proof.is_some_and(is_proof) {
             return Err(LinkError::Refused(
-                "the node at that address did not prove this cluster's token: set the same token on all nodes".into(),
+                "the node at that address did not prove this cluster's token: set the same token \
+                 on all nodes"
+                    .into(),
             ));
         }
     }
@@ -330,8 +339,8 @@ async fn in_time<T>(
     timeout(limit, what).await.unwrap_or(Err(LinkError::NoHandshake(limit.as_secs_f32())))
 }
 
-/// Whether the expected process is not at that address: no process listens, another node replied, or one side rejects
-/// the other.
+/// Whether the expected process is not at that address: no process listens, another node replied,
+/// or one side rejects the other.
 pub(crate) fn is_elsewhere(error: &LinkError) -> bool {
     use LinkError::{Certificate, OtherCluster, Refused, Replaced, Revoked, Stranger};
     is_refused(error)
@@ -351,7 +360,8 @@ pub(crate) fn is_refused(error: &LinkError) -> bool {
     matches!(error, LinkError::Io(error) if error.kind() == std::io::ErrorKind::ConnectionRefused)
 }
 
-/// Whether the node did not reply: its host is down, it is unresponsive, or the path to it or back is broken.
+/// Whether the node did not reply: its host is down, it is unresponsive, or the path to it or back
+/// is broken.
 pub(crate) fn is_unreachable(error: &LinkError) -> bool {
     use std::io::ErrorKind::{HostUnreachable, NetworkUnreachable, TimedOut};
     match error {
@@ -365,7 +375,8 @@ pub(crate) fn is_unreachable(error: &LinkError) -> bool {
 
 fn prepare(stream: &TcpStream) -> Result<(), LinkError> {
     fork_safe::note(stream);
-    // Control messages are small and awaited; blocks are written whole. Nagle's algorithm would only delay them.
+    // Control messages are small and awaited; blocks are written whole. Nagle's algorithm would
+    // only delay them.
     stream.set_nodelay(true)?;
     let socket = SockRef::from(stream);
     // A host that loses power sends no FIN: only these probes detect it.

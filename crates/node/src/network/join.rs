@@ -1,5 +1,5 @@
-//! Joins the cluster: contacts the configured members at the start of the node and, while it runs, those that are not
-//! members yet.
+//! Joins the cluster: contacts the configured members at the start of the node and, while it runs,
+//! those that are not members yet.
 
 use std::{
     collections::HashMap,
@@ -28,14 +28,16 @@ use crate::{
     repeats::log_once,
 };
 
-/// How long to retry configured members that do not listen yet, such as two nodes that one script starts together.
+/// How long to retry configured members that do not listen yet, such as two nodes that one script
+/// starts together.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Timeout for the first control message, with the other members, from a member that admitted this node.
+/// Timeout for the first control message, with the other members, from a member that admitted this
+/// node.
 const MEMBERS_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// First and last interval between attempts to reach configured addresses that are not members yet; it doubles each
-/// time.
+/// First and last interval between attempts to reach configured addresses that are not members yet;
+/// it doubles each time.
 const SEED_RETRY_FIRST: Duration = Duration::from_secs(1);
 const SEED_RETRY_LAST: Duration = Duration::from_secs(10);
 
@@ -64,14 +66,18 @@ pub(crate) async fn join(network: &Arc<Network>, seeds: &[String]) -> Result<(),
                     Ok(connection) => {
                         network.events.send(Event::PeerUp { member: connection.member });
                         is_met = true;
-                        // The other nodes of the name are members of the same cluster, or are met later.
+                        // The other nodes of the name are members of the same cluster, or are met
+                        // later.
                         break;
                     }
                     Err(error) => {
                         may_come |= handshake::is_refused(&error);
                         log_failure(seed, &error);
                         failures.push(if handshake::is_refused(&error) {
-                            format!("no node listens at {seed}: check the address, and that its node runs ({error})")
+                            format!(
+                                "no node listens at {seed}: check the address, and that its \
+                                 node runs ({error})"
+                            )
                         } else {
                             format!("{seed}: {error}")
                         });
@@ -89,7 +95,8 @@ pub(crate) async fn join(network: &Arc<Network>, seeds: &[String]) -> Result<(),
     if !is_met && !failures.is_empty() {
         return Err(Error::Join(failures.join("; ")));
     }
-    // The full membership determines the owner of each name: without it, the first claims could reach a wrong node.
+    // The full membership determines the owner of each name: without it, the first claims could
+    // reach a wrong node.
     if is_met && timeout(MEMBERS_TIMEOUT, network.control.heard.wait()).await.is_err() {
         let said = format!(
             "its members can't reach this node at {me}: advertise an address that they can reach"
@@ -99,13 +106,15 @@ pub(crate) async fn join(network: &Arc<Network>, seeds: &[String]) -> Result<(),
     Ok(())
 }
 
-/// Contacts configured addresses that are not members yet, until the node ends. Nodes that start together may first
-/// find other nodes and form separate clusters, and a configured member may start late. Once the cluster has lost a
-/// member, only nodes of this cluster are joined ([`hoplite_proto::cluster_id`]).
+/// Contacts configured addresses that are not members yet, until the node ends. Nodes that start
+/// together may first find other nodes and form separate clusters, and a configured member may
+/// start late. Once the cluster has lost a member, only nodes of this cluster are joined
+/// ([`hoplite_proto::cluster_id`]).
 pub(crate) async fn retry_seeds(network: Arc<Network>, seeds: Vec<String>) {
     let is_known = |address, id| network.peers.is_known(&network.identity.member, address, id);
     let mut pause = SEED_RETRY_FIRST;
-    // The node found at each address that differs from its advertised address. This node may be among them.
+    // The node found at each address that differs from its advertised address. This node may be
+    // among them.
     let mut found: HashMap<SocketAddr, NodeId> = HashMap::new();
     loop {
         tokio::time::sleep(pause).await;
@@ -135,7 +144,8 @@ pub(crate) async fn retry_seeds(network: Arc<Network>, seeds: Vec<String>) {
     }
 }
 
-/// Logs why a configured address could not be joined; at debug if a node of this cluster may listen there later.
+/// Logs why a configured address could not be joined; at debug if a node of this cluster may listen
+/// there later.
 fn log_failure(seed: &str, error: &LinkError) {
     if let LinkError::OtherCluster { node, .. } = error {
         log_once!(warn, node, seed, %error, "did not join another cluster");
@@ -146,7 +156,8 @@ fn log_failure(seed: &str, error: &LinkError) {
     }
 }
 
-/// Performs the handshake with a node at an address, without joining its cluster. Returns the node's id.
+/// Performs the handshake with a node at an address, without joining its cluster. Returns the
+/// node's id.
 ///
 /// # Errors
 /// The text describes why that node would not admit a node of this identity.
@@ -170,8 +181,8 @@ pub(crate) fn resolve(said: &str) -> Result<SocketAddr, String> {
     resolve_all(said)?.next().ok_or_else(|| "the host name has no address".to_string())
 }
 
-/// Resolves all addresses of "host:port": a name can be that of several nodes. Resolvers often return this host's own
-/// address first.
+/// Resolves all addresses of "host:port": a name can be that of several nodes. Resolvers often
+/// return this host's own address first.
 fn resolve_all(said: &str) -> Result<vec::IntoIter<SocketAddr>, String> {
     said.to_socket_addrs().map_err(|error| match error.kind() {
         io::ErrorKind::InvalidInput => "not a valid address: write it as host:port".to_string(),

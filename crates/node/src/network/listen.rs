@@ -1,5 +1,5 @@
-//! Accepts connections of other nodes: performs the handshake, then hands each connection to the part of the node for
-//! its role.
+//! Accepts connections of other nodes: performs the handshake, then hands each connection to the
+//! part of the node for its role.
 //!
 //! Does not know what they carry afterwards.
 
@@ -29,7 +29,8 @@ use crate::{
     repeats::log_once,
 };
 
-/// Serves a payload connection of a node, given the peer's certificate and the connection's place within the limit.
+/// Serves a payload connection of a node, given the peer's certificate and the connection's place
+/// within the limit.
 pub(crate) type Serve =
     Arc<dyn Fn(NodeId, Channel, Option<Arc<PeerCertificate>>, ConnectionPermit) + Send + Sync>;
 
@@ -47,7 +48,8 @@ pub(crate) async fn accept(network: Arc<Network>, listener: TcpListener, serve: 
                                 let limit = "PAYLOAD_CONNECTIONS_MAX";
                                 called.limited.note(LimitKey::Member(node), limit);
                             }
-                            // The initiator logs this: it looked for a node whose address this node now has.
+                            // The initiator logs this: it looked for a node whose address this node
+                            // now has.
                             LinkError::Declined(_) | LinkError::Replaced { .. } => {
                                 debug!(%address, %error, "a connection was meant for another node");
                                 return;
@@ -61,7 +63,10 @@ pub(crate) async fn accept(network: Arc<Network>, listener: TcpListener, serve: 
                                 called.counters.strangers.add(1);
                                 // By address only: a stranger can send any version.
                                 let cause = address.ip();
-                                log_once!(warn, cause, %address, %error, "refused a node of another version");
+                                log_once!(
+                                    warn, cause, %address, %error,
+                                    "refused a node of another version"
+                                );
                                 return;
                             }
                             // Such as a check of whether the port is open, which sends nothing.

@@ -1,7 +1,7 @@
 //! The queue of messages to one member. Messages leave in the order in which they were decided.
 //!
-//! The thread that decided a message writes it, if nothing is queued before it and the socket accepts it; a task writes
-//! the rest. Knows frames, not their contents.
+//! The thread that decided a message writes it, if nothing is queued before it and the socket
+//! accepts it; a task writes the rest. Knows frames, not their contents.
 
 use std::{
     collections::VecDeque,
@@ -73,8 +73,8 @@ const BATCH_BYTES: usize = 256 * 1024;
 /// Limit of the memory queued for a member, lower in tests.
 const BYTES_MAX: usize = if cfg!(test) { 1 << 20 } else { OUTBOX_BYTES_MAX };
 
-/// Minimum size of small objects that are not copied while they wait: 1 KiB, several times the other bytes of a
-/// message.
+/// Minimum size of small objects that are not copied while they wait: 1 KiB, several times the
+/// other bytes of a message.
 const SHARED_BYTES_MIN: u64 = 1024;
 
 impl Queued {
@@ -110,8 +110,8 @@ impl Queued {
 }
 
 impl Outbox {
-    /// Queues the frame of a message. Returns whether the caller must flush now, later if the message can wait, or not
-    /// at all.
+    /// Queues the frame of a message. Returns whether the caller must flush now, later if the
+    /// message can wait, or not at all.
     pub(super) fn push(&self, frame: Vec<u8>, message: &Message) -> Push {
         let can_wait = message.can_wait();
         let mut queue = lock(&self.queue);
@@ -175,8 +175,8 @@ impl Outbox {
         lock(&self.queue).is_closed
     }
 
-    /// Writes to `stream` until the outbox is closed and empty. Fails when the connection does, and at once if the
-    /// queue exceeded its limit before: the member then needs the full state again.
+    /// Writes to `stream` until the outbox is closed and empty. Fails when the connection does, and
+    /// at once if the queue exceeded its limit before: the member then needs the full state again.
     pub(super) async fn pump(&self, stream: Arc<TcpStream>, seal: Seal) -> io::Result<()> {
         // This also marks the stream as writable in the runtime, for `try_write`.
         stream.writable().await?;
@@ -224,8 +224,8 @@ impl Queue {
         (self.frames, self.bytes, self.is_due) = (VecDeque::new(), 0, false);
     }
 
-    /// Replaces or drops the connection. A frame that the previous connection did not accept whole is sent again in
-    /// full on the next.
+    /// Replaces or drops the connection. A frame that the previous connection did not accept whole
+    /// is sent again in full on the next.
     fn connect(&mut self, connection: Option<Connection>) {
         self.sealed = Vec::new();
         self.is_full = false;
@@ -327,7 +327,8 @@ mod tests {
         (near.unwrap(), far.unwrap().0)
     }
 
-    /// Goal: replies to a member that reads slowly take little memory, and arrive whole and in order.
+    /// Goal: replies to a member that reads slowly take little memory, and arrive whole and in
+    /// order.
     #[tokio::test]
     async fn queued_small_objects_are_not_copied() {
         let outbox = Arc::new(Outbox::default());
@@ -358,8 +359,8 @@ mod tests {
         assert!((rest.len(), queue.bytes, queue.frames.len()) == (0, 0, 0));
     }
 
-    /// Goal: the queue for an unreachable member is bounded, and no later message is sent there without those before
-    /// it.
+    /// Goal: the queue for an unreachable member is bounded, and no later message is sent there
+    /// without those before it.
     #[tokio::test]
     async fn queue_without_connection_is_bounded() {
         let outbox = Outbox::default();

@@ -1,4 +1,5 @@
-//! The id of this node's cluster, which changes until the cluster has lost a member. Does not know the members.
+//! The id of this node's cluster, which changes until the cluster has lost a member. Does not know
+//! the members.
 
 use std::{io, sync::Mutex};
 
@@ -28,7 +29,8 @@ impl OwnCluster {
         Ok(Self(Mutex::new(ClusterId { number, is_final: false })))
     }
 
-    /// The cluster of a process that meets nodes but joins none: the last in the order of ids, so that no node takes it.
+    /// The cluster of a process that meets nodes but joins none: the last in the order of ids, so
+    /// that no node takes it.
     pub(crate) const fn visitor() -> Self {
         Self(Mutex::new(ClusterId { number: u64::MAX, is_final: false }))
     }

@@ -1,4 +1,5 @@
-//! Records why other nodes reject this one: its certificate is revoked. Does not know how that is detected.
+//! Records why other nodes reject this one: its certificate is revoked. Does not know how that is
+//! detected.
 
 use std::sync::Mutex;
 
@@ -29,7 +30,8 @@ impl OwnRevocation {
         is_news
     }
 
-    /// Records that a member rejects this node's certificate as revoked. Returns whether that changed.
+    /// Records that a member rejects this node's certificate as revoked. Returns whether that
+    /// changed.
     pub(crate) fn note_by(&self, node: NodeId, reason: &str) -> bool {
         let by = (node, format!("certificate revoked: node {node} reports: {reason}"));
         lock(&self.said).by.replace(by.clone()) != Some(by)

@@ -12,11 +12,13 @@ use crate::{channel::Channel, error::LinkError, repeats::log_once};
 /// Time for the first bytes of a reply on a connection that was idle.
 const IDLE_REPLY_TIMEOUT: Duration = Duration::from_nanos(IDLE_REPLY_TIMEOUT_NS);
 
-/// Sends a request to a node on an idle or new payload connection. `first` is the request, an unencrypted frame.
+/// Sends a request to a node on an idle or new payload connection. `first` is the request, an
+/// unencrypted frame.
 ///
-/// A firewall may have forgotten an idle connection, and still acknowledge what is sent on it. If the reply on it does
-/// not begin in time, the request is sent once more on a new connection, and the first reply is used. If no
-/// new one can be opened, the node itself is unresponsive or unreachable, and the caller waits on the idle one.
+/// A firewall may have forgotten an idle connection, and still acknowledge what is sent on it. If
+/// the reply on it does not begin in time, the request is sent once more on a new connection, and
+/// the first reply is used. If no new one can be opened, the node itself is unresponsive or
+/// unreachable, and the caller waits on the idle one.
 ///
 /// # Errors
 /// The connection failed.
@@ -27,8 +29,8 @@ pub(crate) async fn open(
 ) -> Result<Channel, LinkError> {
     while let Some(mut channel) = network.peers.take_idle(node) {
         // A connection that the peer closed meanwhile is readable.
-        if !matches!(channel.stream.try_read(&mut [0; 1]), Err(error) if error.kind() == io::ErrorKind::WouldBlock)
-        {
+        let read = channel.stream.try_read(&mut [0; 1]);
+        if !read.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
             continue;
         }
         channel.send(first.to_vec()).await?;
@@ -43,7 +45,10 @@ pub(crate) async fn open(
         };
         let Ok(opened) = opened else { return Ok(channel) };
         network.counters.connections_silent.add(1);
-        log_once!(info, node, %node, "no reply on a payload connection that was idle: using a new one");
+        log_once!(
+            info, node, %node,
+            "no reply on a payload connection that was idle: using a new one"
+        );
         network.peers.close_idle(node);
         return Ok(opened);
     }

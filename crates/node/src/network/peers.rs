@@ -40,8 +40,8 @@ use crate::{
     sync::{lock, until},
 };
 
-/// Outboxes to flush, in the order in which messages were queued, but those last whose first message is an
-/// announcement that no request waits for.
+/// Outboxes to flush, in the order in which messages were queued, but those last whose first
+/// message is an announcement that no request waits for.
 #[derive(Debug, Default)]
 pub(crate) struct DueOutboxes {
     others: Vec<Arc<Outbox>>,
@@ -60,8 +60,8 @@ pub(crate) struct Peers {
     all: Mutex<HashMap<NodeId, Peer>>,
     /// Each with the time since when it is idle, the oldest first.
     idle: Mutex<HashMap<NodeId, Vec<(Instant, Channel)>>>,
-    /// Sessions with nodes that admitted this one, and with nodes that this one admitted: they spare payload
-    /// connections a handshake.
+    /// Sessions with nodes that admitted this one, and with nodes that this one admitted: they
+    /// spare payload connections a handshake.
     outgoing_sessions: Mutex<HashMap<NodeId, SharedSecret>>,
     incoming_sessions: Mutex<HashMap<NodeId, Admitted>>,
     /// Outboxes whose first message can wait.
@@ -85,11 +85,13 @@ struct Peer {
     presence: watch::Sender<()>,
 }
 
-/// Delay of a message that can wait: much longer than later decisions take, much shorter than any timeout.
+/// Delay of a message that can wait: much longer than later decisions take, much shorter than any
+/// timeout.
 const LATE: Duration = Duration::from_millis(20);
 
-/// Idle payload connections kept for each peer; others are closed. One node seldom sends more large objects to another
-/// at once. A new connection costs a round trip; a kept one costs both sides a descriptor and encryption buffers.
+/// Idle payload connections kept for each peer; others are closed. One node seldom sends more large
+/// objects to another at once. A new connection costs a round trip; a kept one costs both sides a
+/// descriptor and encryption buffers.
 const IDLE_COUNT_MAX: usize = 8;
 
 /// How long they are kept at most.
@@ -133,7 +135,8 @@ impl Peers {
         lock(&self.incoming_sessions).remove(&node);
     }
 
-    /// Completes when a member is removed. If the node is not a member yet, first waits until it is.
+    /// Completes when a member is removed. If the node is not a member yet, first waits until it
+    /// is.
     pub(crate) async fn gone(&self, node: NodeId) {
         until(&self.has_grown, || self.is_member(node).then_some(())).await;
         self.lost(node).await;
@@ -165,16 +168,19 @@ impl Peers {
             || all.values().any(|peer| peer.member.address == address)
     }
 
-    /// Queues a message; drops it if the node is not a member. Adds to `due` the outbox to flush once all messages are
-    /// queued: one system call for several messages. A message that can wait leaves with the next one that can't, or
-    /// with [`Peers::flush_late`].
+    /// Queues a message; drops it if the node is not a member. Adds to `due` the outbox to flush
+    /// once all messages are queued: one system call for several messages. A message that can wait
+    /// leaves with the next one that can't, or with [`Peers::flush_late`].
     pub(crate) fn queue(&self, to: NodeId, message: &Message, due: &mut DueOutboxes) {
         let outbox = lock(&self.all).get(&to).map(|peer| peer.outbox.clone());
         let Some(outbox) = outbox else { return };
         let frame = frame::frame(FrameKind::Control, 0, message);
         if frame.len() > HEADER_BYTES + CONTROL_BYTES_MAX as usize {
             // The limits on names and counts prevent this; the receiver would close the connection.
-            log_once!(error, to, node = %to, bytes = frame.len(), "dropped a message that exceeds the length limit");
+            log_once!(
+                error, to, node = %to, bytes = frame.len(),
+                "dropped a message that exceeds the length limit"
+            );
             return;
         }
         match outbox.push(frame, message) {
@@ -278,7 +284,8 @@ impl Peers {
         Ok((peer.member.address, helper.transpose()?.map(|helper| helper.member)))
     }
 
-    /// Takes an idle payload connection to a member: the one last used. Closes all if even that is too old.
+    /// Takes an idle payload connection to a member: the one last used. Closes all if even that is
+    /// too old.
     pub(crate) fn take_idle(&self, node: NodeId) -> Option<Channel> {
         let mut idle = lock(&self.idle);
         let (since, channel) = idle.get_mut(&node)?.pop()?;
@@ -372,7 +379,10 @@ mod tests {
             peers.queue(member.id, &message, &mut due);
         }
         let row = json!({
-            "member": member.id.to_string(), "process": null, "limit": "OUTBOX_BYTES_MAX", "count": 1
+            "member": member.id.to_string(),
+            "process": null,
+            "limit": "OUTBOX_BYTES_MAX",
+            "count": 1,
         });
         assert_eq!(limited.describe(), [row]);
     }

@@ -1,8 +1,8 @@
 //! Proofs of a handshake: that a node has the cluster's token, and that two nodes share a session.
 //!
-//! A proof is an HMAC-SHA256 (RFC 2104) over a secret of one TLS connection and everything that one side claims. It is
-//! not valid on another connection, from another node, for another role or in the other direction. Knows bytes, not
-//! connections.
+//! A proof is an HMAC-SHA256 (RFC 2104) over a secret of one TLS connection and everything that one
+//! side claims. It is not valid on another connection, from another node, for another role or in
+//! the other direction. Knows bytes, not connections.
 
 use std::{collections::HashSet, io, sync::Arc};
 
@@ -113,8 +113,8 @@ impl SharedSecret {
         Self { secret, shown }
     }
 
-    /// The frame keys of one connection, for a node on its `side`: of the handshake's own connection, or of a later one
-    /// with its nonce. `no_encryption` disables encryption.
+    /// The frame keys of one connection, for a node on its `side`: of the handshake's own
+    /// connection, or of a later one with its nonce. `no_encryption` disables encryption.
     pub(super) fn keys(
         &self,
         side: Side,
@@ -156,9 +156,9 @@ pub(crate) struct Admitted {
     seen: HashSet<[u8; 16]>,
 }
 
-/// Payload connections of one session; a node that needs more performs a new handshake. Accepted nonces are stored to
-/// prevent replay: at most 1 MiB for each member. At a hundred new connections a second, far more than reuse leaves, a
-/// session lasts ten minutes.
+/// Payload connections of one session; a node that needs more performs a new handshake. Accepted
+/// nonces are stored to prevent replay: at most 1 MiB for each member. At a hundred new connections
+/// a second, far more than reuse leaves, a session lasts ten minutes.
 const PASSES_MAX: usize = 65_536;
 
 impl Admitted {

@@ -1,15 +1,15 @@
-//! Relayed connections: if two members can't reach each other, a third member that reaches both forwards their bytes. A
-//! cable, a route or a firewall may fail for one pair of hosts alone.
+//! Relayed connections: if two members can't reach each other, a third member that reaches both
+//! forwards their bytes. A cable, a route or a firewall may fail for one pair of hosts alone.
 //!
 //! ```text
 //!   initiator                  relay                      acceptor
 //!     handshake for Detour ----->|
 //!     PassOn(acceptor) --------->| connects --------------->|
 //!     <--------------- Admitted  |                          |
-//!     handshake -----------------+------------------------->|  and so on, as if the relay did not exist
+//!     handshake -----------------+------------------------->|  and so on, as without a relay
 //! ```
-//! The relay forwards bytes that it can't decrypt. Each of the two members decides for its own connections whether to
-//! use a relay.
+//! The relay forwards bytes that it can't decrypt. Each of the two members decides for its own
+//! connections whether to use a relay.
 
 use std::{sync::Arc, time::Duration};
 
@@ -28,15 +28,17 @@ use super::{
 };
 use crate::{channel::Channel, error::LinkError, repeats::log_once};
 
-/// Number of relays to try for a member, and for a lost member, which is most likely down and is retried anyway.
+/// Number of relays to try for a member, and for a lost member, which is most likely down and is
+/// retried anyway.
 pub(crate) const HELPERS: usize = 3;
 pub(crate) const HELPERS_TO_FAILED: usize = 1;
 
-/// How long a relay continues after one side stops being a member: a leaving node sends the rest of its transfers.
+/// How long a relay continues after one side stops being a member: a leaving node sends the rest of
+/// its transfers.
 const FAREWELL: Duration = Duration::from_secs(5);
 
-/// Connects to a member, through up to `helpers` relays in turn if it can't be reached directly. Also returns the relay
-/// used.
+/// Connects to a member, through up to `helpers` relays in turn if it can't be reached directly.
+/// Also returns the relay used.
 ///
 /// # Errors
 /// The error of the direct connection.
@@ -60,11 +62,17 @@ pub(crate) async fn call(
         match called.await {
             Ok(met) => {
                 let cause = format!("{} {}", member.id, helper.id);
-                log_once!(info, cause, node = %member.id, helper = %helper.id, "a member is reached through a relay");
+                log_once!(
+                    info, cause, node = %member.id, helper = %helper.id,
+                    "a member is reached through a relay"
+                );
                 return Ok((met, Some(helper.id)));
             }
             Err(error) => {
-                debug!(node = %member.id, helper = %helper.id, %error, "a relay can't reach a member")
+                debug!(
+                    node = %member.id, helper = %helper.id, %error,
+                    "a relay can't reach a member"
+                )
             }
         }
     }
@@ -129,7 +137,8 @@ pub(crate) async fn relay(
 pub(crate) async fn is_needless(network: &Arc<Network>, member: Member, pause: Duration) {
     loop {
         sleep(pause).await;
-        // The connection carries no payload: the handshake proves that the member itself replies, not only its kernel.
+        // The connection carries no payload: the handshake proves that the member itself replies,
+        // not only its kernel.
         let called =
             handshake::initiate(&network.identity, member.address, Role::Payload, Some(member.id))
                 .await;

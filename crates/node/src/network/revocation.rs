@@ -1,5 +1,6 @@
-//! Revocation without a restart: re-reads the revocation list and removes the members whose certificates are in it. A
-//! node whose own certificate is in it stops, so that its clients get the reason.
+//! Revocation without a restart: re-reads the revocation list and removes the members whose
+//! certificates are in it. A node whose own certificate is in it stops, so that its clients get the
+//! reason.
 //!
 //! Does not know certificates, nor what follows from the removal of a member.
 
@@ -12,12 +13,13 @@ use tracing::{error, info};
 use super::{certificates::Trust, shared::Network};
 use crate::engine::task::Task;
 
-/// Interval between reads of the list, of at most a few megabytes. docs/security.md guarantees 5 s for the whole
-/// reaction.
+/// Interval between reads of the list, of at most a few megabytes. docs/security.md guarantees 5 s
+/// for the whole reaction.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// How long a node continues after its own certificate is revoked. The other nodes have the same time to read the list,
-/// so that they remove it for the revocation and not as crashed. A list copied by mistake can be replaced meanwhile.
+/// How long a node continues after its own certificate is revoked. The other nodes have the same
+/// time to read the list, so that they remove it for the revocation and not as crashed. A list
+/// copied by mistake can be replaced meanwhile.
 const END_AFTER: Duration = Duration::from_secs(5);
 
 /// Reason of the removal, as `hoplite status` displays it.

@@ -1,7 +1,7 @@
 //! This node's part in surveys of shared links ([`hoplite_survey`]), with a clock of its own.
 //!
-//! Passes members, messages and the time to the machine of surveys, and executes its effects. Does not know what a
-//! survey measures, or which objects the node transfers.
+//! Passes members, messages and the time to the machine of surveys, and executes its effects. Does
+//! not know what a survey measures, or which objects the node transfers.
 
 use std::{
     sync::{Arc, Mutex},

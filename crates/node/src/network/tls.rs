@@ -1,10 +1,11 @@
-//! The TLS 1.3 handshake of two nodes. Each proves that it has the key whose hash is its id. Both get secrets that no
-//! other process has, not even a man in the middle.
+//! The TLS 1.3 handshake of two nodes. Each proves that it has the key whose hash is its id. Both
+//! get secrets that no other process has, not even a man in the middle.
 //!
-//! Keys are raw public keys (RFC 7250), generated at each start of a node; the token, proved inside TLS, authenticates
-//! them ([`super::proofs`]). Or the keys are those of certificates ([`super::certificates`]), which this module
-//! verifies. Then each start of a node has a random number, and the id is the hash of key and number. After the
-//! handshake, [`crate::sealing`] protects frames. Knows keys, not greetings.
+//! Keys are raw public keys (RFC 7250), generated at each start of a node; the token, proved inside
+//! TLS, authenticates them ([`super::proofs`]). Or the keys are those of certificates
+//! ([`super::certificates`]), which this module verifies. Then each start of a node has a random
+//! number, and the id is the hash of key and number. After the handshake, [`crate::sealing`]
+//! protects frames. Knows keys, not greetings.
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -79,7 +80,8 @@ pub(crate) struct Secured {
 }
 
 impl Secured {
-    /// Removes TLS, for frames with their own encryption. The peer must not have sent anything more on it.
+    /// Removes TLS, for frames with their own encryption. The peer must not have sent anything more
+    /// on it.
     pub(crate) fn into_inner(self) -> TcpStream {
         match self.stream {
             TlsStream::Client(stream) => stream.into_inner().0,
@@ -282,7 +284,8 @@ const READ_TIMEOUT: Duration = Duration::from_secs(1);
 /// Limit of bytes that a refused initiator may have sent: a certificate and a greeting.
 const UNREAD_BYTES_MAX: u64 = 64 * 1024;
 
-/// Closes a connection after reading the rest: TCP may discard the last bytes sent if it closes with unread data.
+/// Closes a connection after reading the rest: TCP may discard the last bytes sent if it closes
+/// with unread data.
 async fn let_it_read(mut stream: TcpStream) {
     let reading = async {
         stream.shutdown().await?;
@@ -311,8 +314,8 @@ fn secrets(
     Ok((export(b"EXPORTER-Channel-Binding")?, export(b"EXPORTER-hoplite-frames")?))
 }
 
-/// Verifies that the peer has the private key that it presents. Without certificates any key is accepted; the handshake
-/// compares the claimed id with it.
+/// Verifies that the peer has the private key that it presents. Without certificates any key is
+/// accepted; the handshake compares the claimed id with it.
 #[derive(Debug)]
 struct Verifier {
     algorithms: WebPkiSupportedAlgorithms,

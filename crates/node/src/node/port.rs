@@ -1,5 +1,5 @@
-//! The TCP port of a node: whether it may listen at an address, and the address that it advertises. Does not know its
-//! connections.
+//! The TCP port of a node: whether it may listen at an address, and the address that it advertises.
+//! Does not know its connections.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -16,8 +16,8 @@ pub(super) fn checked(config: &NodeConfig, said: &str) -> Result<SocketAddr, Err
         return Ok(listen);
     }
     Err(refused(
-        "other hosts can reach it: give all nodes of the cluster the same token, or certificates of one CA, or set \
-         no_auth if everybody on the network may read and write every object"
+        "other hosts can reach it: give all nodes of the cluster the same token, or certificates \
+         of one CA, or set no_auth if everybody on the network may read and write every object"
             .into(),
     ))
 }
@@ -26,10 +26,12 @@ pub(super) fn checked(config: &NodeConfig, said: &str) -> Result<SocketAddr, Err
 pub(super) fn bind(listen: SocketAddr, said: &str) -> Result<TcpListener, Error> {
     let socket = if listen.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() };
     let bound = socket.and_then(|socket| {
-        // A restarted node must be able to reuse its port before the kernel drops the old connections.
+        // A restarted node must be able to reuse its port before the kernel drops the old
+        // connections.
         socket.set_reuseaddr(true)?;
         socket.bind(listen)?;
-        // If this process is killed, a node that reconnects must be refused at once, not kept waiting.
+        // If this process is killed, a node that reconnects must be refused at once, not kept
+        // waiting.
         TcpListener::from_std(fork_safe::raise(socket.listen(1024)?.into_std()?))
     });
     bound.map_err(|error| match error.kind() {
@@ -59,8 +61,8 @@ pub(super) fn advertised(
     if address.ip().is_unspecified() {
         return Err(Error::Listen {
             address: listen.into(),
-            detail: "other nodes can't reach this address: listen on an address of the host, or set the address \
-                     to advertise"
+            detail: "other nodes can't reach this address: listen on an address of the host, or \
+                     set the address to advertise"
                 .into(),
         });
     }

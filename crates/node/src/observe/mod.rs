@@ -1,8 +1,9 @@
-//! Records what passes the event loop of a node, for `inspect`: recent events, what runs now, counters and latencies.
+//! Records what passes the event loop of a node, for `inspect`: recent events, what runs now,
+//! counters and latencies.
 //!
-//! It sees each event before the state machine handles it, and each resulting action. It decides nothing, and the
-//! state machine does not depend on it. [`recorder`] reads events and actions, [`requests`] client requests; [`report`]
-//! writes the JSON.
+//! It sees each event before the state machine handles it, and each resulting action. It decides
+//! nothing, and the state machine does not depend on it. [`recorder`] reads events and actions,
+//! [`requests`] client requests; [`report`] writes the JSON.
 
 pub(crate) mod clients;
 mod events;

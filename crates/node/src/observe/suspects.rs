@@ -1,4 +1,5 @@
-//! Which members are suspected. The state machine does not report when that changes, so this compares.
+//! Which members are suspected. The state machine does not report when that changes, so this
+//! compares.
 
 use hoplite_proto::{id::NodeId, swim::Suspicion};
 

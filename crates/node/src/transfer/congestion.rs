@@ -1,12 +1,13 @@
 //! Congestion control of payload connections.
 //!
-//! BBR measures the path by sending almost nothing for 200 ms, every ten seconds of use, per connection. On a path
-//! whose round trip takes that long, this costs little. On a local network it takes as long as a whole transfer, and
-//! every node after a relay waits too. On short paths, nodes therefore replace BBR. They keep every other choice of the
-//! host.
+//! BBR measures the path by sending almost nothing for 200 ms, every ten seconds of use, per
+//! connection. On a path whose round trip takes that long, this costs little. On a local network it
+//! takes as long as a whole transfer, and every node after a relay waits too. On short paths, nodes
+//! therefore replace BBR. They keep every other choice of the host.
 //!
-//! A connection that has used BBR paces its packets from then on. The listener therefore starts without BBR, and a
-//! connection whose path turns out to be long switches to it. The node that accepts a payload connection is the sender.
+//! A connection that has used BBR paces its packets from then on. The listener therefore starts
+//! without BBR, and a connection whose path turns out to be long switches to it. The node that
+//! accepts a payload connection is the sender.
 //!
 //! Source: PROBE_RTT in Cardwell et al., BBR: Congestion-Based Congestion Control, ACM Queue 2016.
 
@@ -32,8 +33,8 @@ pub(crate) fn begin_without_bbr(listener: &TcpListener) {
     }
 }
 
-/// Switches a connection to BBR if its path is long and the host prefers BBR. This uses the shortest round trip, so
-/// call it after a transfer.
+/// Switches a connection to BBR if its path is long and the host prefers BBR. This uses the
+/// shortest round trip, so call it after a transfer.
 pub(super) fn suit_path(stream: &TcpStream) {
     let round_trip_us = path_info(stream.as_fd()).ok().and_then(|path| path.round_trip_us);
     if round_trip_us.is_some_and(|us| us >= LONG_US) && host_prefers_bbr() {

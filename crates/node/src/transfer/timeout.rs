@@ -30,7 +30,8 @@ impl TransferTimeout {
         Self { events: events.clone(), timeout, waited: SourceWait::new(WINDOW_NS) }
     }
 
-    /// Waits for the peer until the turn ends: if it "sent" or "accepted" too little by then, the transfer is stalled.
+    /// Waits for the peer until the turn ends: if it "sent" or "accepted" too little by then, the
+    /// transfer is stalled.
     ///
     /// # Errors
     /// [`LinkError::Slow`] at the end of the turn, or the error of `what`.
@@ -67,8 +68,8 @@ impl TransferTimeout {
         Err(WireError::Unexpected("more reports of a waiting sender than allowed".into()))
     }
 
-    /// Waits for something independent of the peer, for as long as this end may be silent. Returns the result, if it
-    /// came, and whether this end must report now that it waits.
+    /// Waits for something independent of the peer, for as long as this end may be silent. Returns
+    /// the result, if it came, and whether this end must report now that it waits.
     pub(super) async fn wait<T>(&mut self, what: impl Future<Output = T>) -> (Option<T>, bool) {
         let begun = self.events.now();
         let left = Duration::from_nanos(self.waited.remaining_ns());

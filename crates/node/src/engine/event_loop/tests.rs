@@ -135,7 +135,8 @@ async fn event_reported_during_an_action_is_handled_after_it() {
     assert_eq!(scene.done(), all, "none is nested, and the state machine is released once");
 }
 
-/// Goal: a caller's thread leaves after one turn, messages are sent after each turn, and no event is lost.
+/// Goal: a caller's thread leaves after one turn, messages are sent after each turn, and no event
+/// is lost.
 #[tokio::test]
 async fn turn_is_bounded_and_a_task_continues() {
     const COUNT: u64 = 2 * TURN_EVENTS as u64 + 10;
@@ -251,7 +252,8 @@ async fn state_machine_is_not_used_after_a_panic() {
     assert!(lock(&scene.engine.queue).is_empty(), "no event is kept after the end");
 }
 
-/// Goal: socket readers wait while too many events are queued, and continue once they are handled or dropped.
+/// Goal: socket readers wait while too many events are queued, and continue once they are handled
+/// or dropped.
 #[tokio::test]
 async fn socket_readers_wait_while_the_queue_is_long() {
     for ends_by_panic in [false, true] {

@@ -1,6 +1,7 @@
 //! Kernels for elements other than plain numbers: bool, complex, dates and times.
 //!
-//! Loops as in the parent module: no branches, no alignment. Each kernel accepts the operations defined for its type.
+//! Loops as in the parent module: no branches, no alignment. Each kernel accepts the operations
+//! defined for its type.
 
 use hoplite_proto::meta::{Dtype, Op};
 

@@ -91,8 +91,8 @@ fn reference(op: Op, dtype: Dtype, a: &[u8], b: &[u8]) -> Vec<u8> {
     narrow(dtype, wide)
 }
 
-/// Rounds to f32 first, as the kernels do. f64 has more than twice the bits of f32, so rounding a sum, product or
-/// quotient twice equals rounding it once.
+/// Rounds to f32 first, as the kernels do. f64 has more than twice the bits of f32, so rounding a
+/// sum, product or quotient twice equals rounding it once.
 fn narrow(dtype: Dtype, wide: f64) -> Vec<u8> {
     match dtype {
         Dtype::Float16 => f16::from_f32(wide as f32).to_le_bytes().to_vec(),
@@ -103,7 +103,8 @@ fn narrow(dtype: Dtype, wide: f64) -> Vec<u8> {
     }
 }
 
-/// Compares bits, except that any NaN equals any NaN, and for `Min` and `Max` any zero equals any zero.
+/// Compares bits, except that any NaN equals any NaN, and for `Min` and `Max` any zero equals any
+/// zero.
 fn same(op: Op, dtype: Dtype, a: &[u8], b: &[u8]) -> bool {
     let parts = |part: Dtype| {
         let size = part.size() as usize;
@@ -189,8 +190,8 @@ fn nan_on_either_side_wins() {
     }
 }
 
-/// Goal: 16-bit floats round correctly. Method: each value, the middle to the next one, and the f32 next to either of
-/// them, against another implementation.
+/// Goal: 16-bit floats round correctly. Method: each value, the middle to the next one, and the f32
+/// next to either of them, against another implementation.
 #[test]
 fn sixteen_bit_floats_convert_exactly() {
     for bits in 0..=u16::MAX {
@@ -229,7 +230,8 @@ fn check_rounding(wide: f32) {
     }
 }
 
-/// Goal: sums of 16-bit floats are rounded in each fold. Method: 40,000 pairs against another implementation.
+/// Goal: sums of 16-bit floats are rounded in each fold. Method: 40,000 pairs against another
+/// implementation.
 #[test]
 fn sums_of_sixteen_bit_floats_round_once_per_fold() {
     let operands: Vec<u16> = (0..40_000u32).map(|n| ((n * 40_503) >> 3) as u16).collect();

@@ -148,9 +148,8 @@ fn replies_match_requests_in_any_order() {
     let (attached, mut node) = served.attach();
     let asked: Vec<_> = (0..3).map(|_| ask(&attached, get())).collect();
     for (request, _) in &asked {
-        assert!(
-            matches!(node.receive(), ToNode::Request { request: received, .. } if received == *request)
-        );
+        let received = node.receive();
+        assert!(matches!(received, ToNode::Request { request: it, .. } if it == *request));
     }
     for (request, _) in asked.iter().rev() {
         node.answer(*request, Ok(Reply::Put { id: format!("n/{request}").parse().unwrap() }));
@@ -187,7 +186,8 @@ fn end_of_node_fails_every_request_with_its_reason() {
     assert_eq!(attached.hold().unwrap_err().kind(), io::ErrorKind::BrokenPipe);
 }
 
-/// Goal: a node that reads nothing blocks no sending thread, and later gets all requests, whole and in order.
+/// Goal: a node that reads nothing blocks no sending thread, and later gets all requests, whole and
+/// in order.
 #[test]
 fn unsent_frames_are_sent_later() {
     let served = Served::new();
@@ -226,7 +226,8 @@ fn request_longer_than_a_frame_is_not_sent() {
     );
 }
 
-/// Goal: an extent is mapped once, used by all replies that refer to it, and unmapped when the node requests it.
+/// Goal: an extent is mapped once, used by all replies that refer to it, and unmapped when the node
+/// requests it.
 #[test]
 fn memory_is_mapped_once_and_unmapped_on_request() {
     let served = Served::new();

@@ -1,4 +1,5 @@
-//! Tests of a raw process with a capability: the memory that it gets, and the greetings that are accepted.
+//! Tests of a raw process with a capability: the memory that it gets, and the greetings that are
+//! accepted.
 
 use std::{
     fs::File,
@@ -69,7 +70,8 @@ fn confined_process_maps_no_memory_of_other_objects() {
     assert_eq!(all.iter().filter(|byte| **byte == 1).count() as u64 / LEN, 1);
     assert!(file.write_at(&[7], 0).is_err());
 
-    // A second read gives the same memory, which is removed after both releases; the next read gives new memory.
+    // A second read gives the same memory, which is removed after both releases; the next read
+    // gives new memory.
     let get = raw.ask(Request::Get { id: name("team-a/1") });
     match raw.receive() {
         Some(FromNode::Reply { request, region: Some(again), .. }) if request == get => {

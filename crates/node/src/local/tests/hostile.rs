@@ -1,6 +1,8 @@
-//! Tests of hostile processes, which follow only the framing of the protocol: they affect no other process.
+//! Tests of hostile processes, which follow only the framing of the protocol: they affect no other
+//! process.
 //!
-//! `RawClient` sends arbitrary messages, like a program written to break a node, without the client of this crate.
+//! `RawClient` sends arbitrary messages, like a program written to break a node, without the client
+//! of this crate.
 
 use std::{
     io::{self, Write},

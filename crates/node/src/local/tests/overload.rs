@@ -47,7 +47,8 @@ fn never() -> Request {
     Request::Get { id: name("never/1") }
 }
 
-/// Ends a test: the node still serves others, refused no copy, and reports the limits that this process exceeded.
+/// Ends a test: the node still serves others, refused no copy, and reports the limits that this
+/// process exceeded.
 fn end(node: &Node, met: &[&str]) {
     RawClient::attach(node).pause();
     assert_eq!(counter(node, "refusals"), 0);
@@ -352,7 +353,8 @@ fn unread_replies_of_all_connections_are_limited_with_a_share_each() {
             process.ask(Request::Get { id: id.clone() });
         }
     };
-    // Its replies until the last one, or until the node has cut it. Also returns the reason, if it came in time.
+    // Its replies until the last one, or until the node has cut it. Also returns the reason, if it
+    // came in time.
     let read = |process: &mut RawClient| {
         for count in 0..gets {
             match process.try_hear() {

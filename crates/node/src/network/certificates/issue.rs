@@ -1,7 +1,7 @@
 //! Compares two revocation lists by age: by their CRL numbers and dates (thisUpdate).
 //!
-//! rustls has already parsed a list but exposes neither field, so this module walks the DER of RFC 5280, section 5.1.
-//! Input that does not parse is `None`, never a panic.
+//! rustls has already parsed a list but exposes neither field, so this module walks the DER of RFC
+//! 5280, section 5.1. Input that does not parse is `None`, never a panic.
 
 use std::{cmp::Ordering, fmt};
 
@@ -29,8 +29,8 @@ pub(super) struct Issue {
 }
 
 impl Issue {
-    /// Whether this list is older than another of its issuer. The numbers decide, because a clock may be set back.
-    /// Lists with equal numbers, or without a number, compare by date.
+    /// Whether this list is older than another of its issuer. The numbers decide, because a clock
+    /// may be set back. Lists with equal numbers, or without a number, compare by date.
     pub(super) fn is_older(&self, other: &Self) -> bool {
         let by_number = match (&self.number, &other.number) {
             (Some(own), Some(others)) => own.len().cmp(&others.len()).then_with(|| own.cmp(others)),

@@ -109,7 +109,8 @@ fn valid_list_comes_into_force_and_invalid_one_does_not() {
     assert!(trust.list().unwrap().1.unwrap().contains("can't be read"));
 }
 
-/// Goal: a copy of an old file readmits no revoked node. Method: lists with several numbers, in and out of order.
+/// Goal: a copy of an old file readmits no revoked node. Method: lists with several numbers, in and
+/// out of order.
 #[test]
 fn older_list_does_not_come_into_force() {
     let ca = Ca::new();

@@ -75,8 +75,9 @@ fn message() -> Vec<u8> {
     frame::frame(FrameKind::Control, 0, &message)
 }
 
-/// Goal: a caller that waits for a reply keeps its timeout, another thread can replace the connection meanwhile, and no
-/// message is lost. Method: the event loop is behind when a message arrives.
+/// Goal: a caller that waits for a reply keeps its timeout, another thread can replace the
+/// connection meanwhile, and no message is lost. Method: the event loop is behind when a message
+/// arrives.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_thread_waits_for_a_state_machine_that_is_behind() {
     let scene = Scene::new();

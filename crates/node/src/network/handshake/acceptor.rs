@@ -36,8 +36,8 @@ pub(crate) enum Accepted {
     Resumed(NodeId, Channel, SharedSecret, ConnectionPermit),
 }
 
-/// Accepts a connection. `admit` verifies the nonce and proof of a resumed session and returns the session. `permit`
-/// reserves a place for a payload or relayed connection.
+/// Accepts a connection. `admit` verifies the nonce and proof of a resumed session and returns the
+/// session. `permit` reserves a place for a payload or relayed connection.
 ///
 /// # Errors
 /// The reason of the refusal, which was also sent to the initiator.
@@ -148,7 +148,8 @@ fn refusal(me: &Identity, hello: &Hello, initiator: NodeId, has_token: bool) -> 
         return Some(said.into());
     }
     if me.tokens.is_empty() && !hello.proofs.is_empty() {
-        let said = "the initiator proved a token, but the acceptor has none: set the same token on all nodes";
+        let said = "the initiator proved a token, but the acceptor has none: set the same token on \
+                    all nodes";
         return Some(said.into());
     }
     if hello.cluster != me.cluster {

@@ -1,4 +1,5 @@
-//! Greetings: messages of a handshake, before frames are encrypted. Does not know which nodes are admitted.
+//! Greetings: messages of a handshake, before frames are encrypted. Does not know which nodes are
+//! admitted.
 
 use hoplite_proto::wire::{FrameKind, Greeting, Header, WireError};
 use tokio::{
@@ -54,8 +55,8 @@ pub(super) async fn read_start(
 pub(super) fn unlike(key: &NodeKey, other: Option<&Start>) -> Option<String> {
     match (key.start(), other) {
         (Some(_), None) => Some(
-            "nodes of this cluster use certificates, but one of these two nodes has none: start that node with \
-             --certificate, --key and --ca"
+            "nodes of this cluster use certificates, but one of these two nodes has none: start \
+             that node with --certificate, --key and --ca"
                 .into(),
         ),
         (None, Some(_)) => Some(

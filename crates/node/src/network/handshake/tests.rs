@@ -190,7 +190,8 @@ async fn resumed_session_carries_the_request() {
     }
 }
 
-/// Goal: a member at its limit of connections is refused with the reason, after a handshake and after a resumption.
+/// Goal: a member at its limit of connections is refused with the reason, after a handshake and
+/// after a resumption.
 #[tokio::test]
 async fn connection_beyond_the_limit_is_refused_with_reason() {
     let (one, two) = (identity(Some("secret")), identity(Some("secret")));
@@ -249,7 +250,8 @@ async fn wrong_cluster_or_replaced_node_is_reported() {
     let two = Identity { cluster: "c".into(), ..identity(None) };
     let of_another = Identity { cluster: "say \"two\"".into(), ..identity(None) };
     let (calling, acceptor) = meet(&of_another, &two, Role::Control, None).await;
-    let told = "this is a node of cluster \"c\", not \"say \\\"two\\\"\": set the same cluster name on both";
+    let told = "this is a node of cluster \"c\", not \"say \\\"two\\\"\": set the same cluster \
+                name on both";
     assert_eq!([refusal(calling), refusal(acceptor)], [told, told]);
     let one = Identity { cluster: "c".into(), ..identity(None) };
     let (calling, acceptor) = meet(&one, &two, Role::Control, Some(NodeId(3))).await;
@@ -292,7 +294,8 @@ async fn token_rotation_works_with_two_tokens() {
 async fn id_that_does_not_match_the_key_is_refused() {
     let (victim, two) = (identity(Some("secret")), identity(Some("secret")));
     let liar = Identity { member: victim.member, ..identity(Some("secret")) };
-    // Its proof covers the claimed id, as if it had the victim's key, and not the id of its own key.
+    // Its proof covers the claimed id, as if it had the victim's key, and not the id of its own
+    // key.
     let (calling, acceptor) = meet(&liar, &two, Role::Control, Some(two.member.id)).await;
     assert!(calling.is_err() && acceptor.is_err());
     let open = identity(None);
@@ -308,9 +311,9 @@ async fn mismatched_encryption_is_refused_with_reason() {
     assert!(refusal(calling).contains("the acceptor sends without encryption (--no-encryption)"));
 }
 
-/// Goal: a listener can't use the proofs of a node that connects to it to be admitted elsewhere. Method: it takes the
-/// node's greeting and proofs out of the TLS connection, and sends them to the node itself and to another node, under
-/// the node's id and under its own.
+/// Goal: a listener can't use the proofs of a node that connects to it to be admitted elsewhere.
+/// Method: it takes the node's greeting and proofs out of the TLS connection, and sends them to the
+/// node itself and to another node, under the node's id and under its own.
 #[tokio::test]
 async fn proofs_can_be_neither_reflected_nor_relayed() {
     let (victim, other) = (identity(Some("secret")), identity(Some("secret")));

@@ -53,7 +53,8 @@ impl Ca {
         path
     }
 
-    /// Creates the files of a node with a period of validity; returns them and the serial number of the certificate.
+    /// Creates the files of a node with a period of validity; returns them and the serial number of
+    /// the certificate.
     pub(crate) fn node(&self, (begin, end): (SystemTime, SystemTime)) -> (CertificateFiles, u8) {
         let serial = self.issued.fetch_add(1, Ordering::Relaxed) + 1;
         let subject = Subject { name: "node", serial: &[serial], begin, end };

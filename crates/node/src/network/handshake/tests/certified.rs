@@ -54,8 +54,8 @@ async fn each_start_has_its_own_unforgeable_id() {
     assert!(refusal(calling).contains("has replaced node"), "the id that it claims is not its own");
 }
 
-/// Goal: both the rejecting side and the rejected side report what is wrong with a certificate. Method: an initiator,
-/// then an acceptor, presents each.
+/// Goal: both the rejecting side and the rejected side report what is wrong with a certificate.
+/// Method: an initiator, then an acceptor, presents each.
 #[tokio::test]
 async fn invalid_certificate_is_reported_on_both_sides() {
     let (ca, foreign) = (Ca::new(), Ca::new());
