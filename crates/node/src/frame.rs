@@ -35,6 +35,22 @@ pub(crate) fn check(header: &Header, body: &[u8]) -> Result<(), WireError> {
     }
 }
 
+/// Verifies a decrypted frame of payload: its transfer, its place and its bytes.
+pub(crate) fn verify(
+    header: &Header,
+    transfer: u64,
+    place: u64,
+    bytes: &[u8],
+) -> Result<(), WireError> {
+    check(header, bytes)?;
+    if (header.transfer, header.offset) == (transfer, place) {
+        return Ok(());
+    }
+    let Header { transfer: theirs, offset, .. } = *header;
+    let said = format!("byte {offset} of transfer {theirs} instead of byte {place} of {transfer}");
+    Err(WireError::Unexpected(said))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -55,7 +55,7 @@ use crate::{
     shell::Shell,
     store::Store,
     sync::lock,
-    transfer::{congestion, send, shared::Transfers},
+    transfer::{congestion, send, shared::Transfers, tcp},
     trim,
 };
 
@@ -255,7 +255,7 @@ async fn begin(config: &NodeConfig, listen: Option<SocketAddr>) -> Result<Begun,
     if let Some(listener) = listener {
         let transfers = shell.transfers.clone();
         let serve: Serve = Arc::new(move |node, channel, shown, place| {
-            send::start(&transfers, node, channel, shown, place);
+            send::start(&transfers, node, tcp::split(channel), shown, place);
         });
         let listening = listen::accept(shell.network.clone(), listener, serve);
         accepting.push(tasks.spawn(Task::Listen, listening).abort_handle());

@@ -89,12 +89,24 @@ impl Open {
         Self(secret.map(Direction::new))
     }
 
-    /// Decrypts a frame in place, and verifies its authentication tag and checksum. Frames must be passed in the order
-    /// received.
+    /// As [`Self::decrypt`], and verifies the checksum.
     ///
     /// # Errors
     /// [`WireError::NotAuthentic`] or [`WireError::Checksum`]; the bytes are then meaningless.
     pub(crate) fn open(&mut self, header: &mut Header, body: &mut [u8]) -> Result<(), WireError> {
+        self.decrypt(header, body)?;
+        frame::check(header, body)
+    }
+
+    /// Decrypts a frame in place, and verifies its authentication tag. Frames must be passed in the order received.
+    ///
+    /// # Errors
+    /// [`WireError::NotAuthentic`]; the bytes are then meaningless.
+    pub(crate) fn decrypt(
+        &mut self,
+        header: &mut Header,
+        body: &mut [u8],
+    ) -> Result<(), WireError> {
         if let Some(direction) = &mut self.0 {
             let (nonce, mask) = direction.step(body.len());
             let signed = header.encode();
@@ -105,7 +117,7 @@ impl Open {
                 .map_err(|_| WireError::NotAuthentic(header.kind))?;
             header.checksum ^= mask;
         }
-        frame::check(header, body)
+        Ok(())
     }
 }
 

@@ -269,7 +269,7 @@ impl Execute for Shell {
             Action::Spill { .. } | Action::Unspill { .. } | Action::DropSpilled { .. } => {
                 self.execute_on_disk(action);
             }
-            Action::Fetch(order) => receive::start(&self.transfers, order),
+            Action::Fetch(order) => receive::start(&self.transfers, &self.transfers.path, order),
             Action::StopFetch { fetch } => self.transfers.stop_fetch(fetch),
             Action::Serve { serve, instance, relayed } => {
                 self.transfers.grant_serve(serve, instance, relayed);

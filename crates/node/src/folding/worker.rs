@@ -205,7 +205,8 @@ fn children(
             receivers.spawn(transfers.tasks.watch(Task::Stream, passing));
         } else {
             let (part, frame) = (order.part.clone(), u64::from(order.frame));
-            let receiving = receive::partial(transfers.clone(), node, key, part, frame, sender);
+            let (this, path) = (transfers.clone(), transfers.path.clone());
+            let receiving = receive::partial(this, path, node, key, part, frame, sender);
             receivers.spawn(transfers.tasks.watch(Task::Stream, receiving));
         }
         Child { node, stream }

@@ -10,13 +10,15 @@ use tokio::{
     net::TcpStream,
 };
 
-use super::streams::{Piece, Streams};
+use super::{
+    path::Headers,
+    streams::{Piece, Streams},
+};
 use crate::{
     channel,
     error::LinkError,
-    frame,
     mutants::{self, Mutant},
-    sealing::{Open, Seal},
+    sealing::Seal,
 };
 
 /// Frames per read, if that many have arrived. A larger number would delay the first of them at a relay.
@@ -49,7 +51,7 @@ pub(crate) enum Arrived {
 
 impl Arrivals {
     /// Waits for at least one frame. The bodies go to `places`, each as long as its frame. Pass the places not filled
-    /// yet again next time, as the first ones.
+    /// yet again next time, as the first ones. Without places, this waits for another kind of frame.
     pub(crate) async fn next(
         &mut self,
         stream: &TcpStream,
@@ -59,12 +61,14 @@ impl Arrivals {
             if let Some(arrived) = self.whole(places)? {
                 return Ok(arrived);
             }
-            let wanted: usize = places.iter().map(|place| HEADER_BYTES + place.len()).sum();
-            let mut pieces = Vec::with_capacity(2 * places.len());
-            for (header, place) in self.headers.iter_mut().zip(places.iter_mut()) {
+            let count = places.len().max(1);
+            let mut pieces = Vec::with_capacity(2 * count);
+            let mut unfilled = places.iter_mut();
+            for header in self.headers.iter_mut().take(count) {
                 pieces.push(IoSliceMut::new(header));
-                pieces.push(IoSliceMut::new(place));
+                pieces.extend(unfilled.next().map(|place| IoSliceMut::new(place)));
             }
+            let wanted: usize = pieces.iter().map(|piece| piece.len()).sum();
             let mut rest = pieces.as_mut_slice();
             IoSliceMut::advance_slices(&mut rest, self.got);
             self.got += read_some(stream, rest, wanted - self.got).await?;
@@ -75,9 +79,13 @@ impl Arrivals {
     fn whole(&mut self, places: &mut [&mut [u8]]) -> Result<Option<Arrived>, WireError> {
         if self.got >= HEADER_BYTES {
             let header = Header::decode(&self.headers[0])?;
-            if header.kind == FrameKind::KeepAlive {
-                self.skip_header(places);
-                return Ok(Some(Arrived::KeepAlive(header)));
+            match header.kind {
+                FrameKind::KeepAlive => {
+                    self.skip_header(places);
+                    return Ok(Some(Arrived::KeepAlive(header)));
+                }
+                FrameKind::Blocks if !places.is_empty() => {}
+                _ => return self.other(header, places).map(Some),
             }
         }
         let mut frames = Vec::new();
@@ -87,15 +95,6 @@ impl Arrivals {
             }
             let header = Header::decode(&self.headers[frames.len()])?;
             if header.kind != FrameKind::Blocks {
-                if frames.is_empty() {
-                    let body = std::mem::take(&mut self.got) - HEADER_BYTES;
-                    // Nothing follows it before the next request.
-                    if body > place.len().min(header.length as usize) {
-                        let said = format!("{body} bytes after a frame of kind {}", header.kind);
-                        return Err(WireError::Unexpected(said));
-                    }
-                    return Ok(Some(Arrived::Other(header, body)));
-                }
                 break;
             }
             if header.length as usize != place.len() {
@@ -113,6 +112,17 @@ impl Arrivals {
         }
         self.headers.rotate_left(frames.len());
         Ok(Some(Arrived::Frames(frames)))
+    }
+
+    /// Another frame than of blocks, which is the first. Nothing follows it before the next request.
+    fn other(&mut self, header: Header, places: &[&mut [u8]]) -> Result<Arrived, WireError> {
+        let body = std::mem::take(&mut self.got) - HEADER_BYTES;
+        let room = places.first().map_or(0, |place| place.len());
+        if body > room.min(header.length as usize) {
+            let said = format!("{body} bytes after a frame of kind {}", header.kind);
+            return Err(WireError::Unexpected(said));
+        }
+        Ok(Arrived::Other(header, body))
     }
 
     /// Removes the first header, of a frame without a body, and moves the bytes after it up.
@@ -161,66 +171,30 @@ async fn read_some(
     }
 }
 
-/// Decrypts a received frame, and verifies its transfer, its place and its bytes.
-pub(crate) fn open(
-    open: &mut Open,
-    header: &mut Header,
-    transfer: u64,
-    place: u64,
-    bytes: &mut [u8],
-) -> Result<(), WireError> {
-    open.open(header, bytes)?;
-    if (header.transfer, header.offset) != (transfer, place) {
-        let Header { transfer: theirs, offset, .. } = *header;
-        let said =
-            format!("byte {offset} of transfer {theirs} instead of byte {place} of {transfer}");
-        return Err(WireError::Unexpected(said));
-    }
-    Ok(())
-}
-
-/// The source of frames to write.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Of {
-    pub(crate) transfer: u64,
-    /// Number of transfers that share the busiest link on the path.
-    pub(crate) shares: u16,
-}
-
-/// Writes frames, each an offset in an object and its bytes. `known` returns known checksums by offset and length.
+/// Writes frames, each an offset in an object and its bytes.
 ///
 /// Encrypted frames are copies, in memory of `streams`. Bytes that a process of this host can write are copied too. Their
 /// checksums cover the copy: if a program changes its object against the contract, this node does not appear to send
 /// corrupt bytes.
-pub(crate) async fn write<'a, W>(
+pub(crate) async fn write<W>(
     writer: &mut W,
     seal: &mut Seal,
     streams: &Streams,
-    Of { transfer, shares }: Of,
-    frames: impl Iterator<Item = (u64, Ready<'a>)> + Clone,
-    known: impl Fn(u64, usize) -> Option<u32>,
+    frames: &[(u64, Ready<'_>)],
+    headers: Headers<'_>,
 ) -> io::Result<()>
 where
     W: tokio::io::AsyncWrite + Unpin,
 {
-    let header = |offset: u64, bytes: &[u8]| {
-        let sum = known(offset, bytes.len()).unwrap_or_else(|| frame::crc(bytes));
-        let checksum = mutants::checksum(offset, sum);
-        let new = Header::new(FrameKind::Blocks, bytes.len() as u32, checksum);
-        Header { shares, transfer, offset, ..new }
-    };
-    let own: Option<Vec<(u64, &[u8])>> = if seal.is_disabled() {
-        frames.clone().map(|(offset, bytes)| Some((offset, bytes.own()?))).collect()
-    } else {
-        None
-    };
-    let Some(own) = own else {
-        let copied = copied(seal, streams, frames, header);
+    let is_own = |(_, bytes): &(u64, Ready<'_>)| bytes.own().is_some();
+    if !(seal.is_disabled() && frames.iter().all(is_own)) {
+        let copied = copied(seal, streams, frames, headers);
         return writer.write_all(&copied).await;
-    };
-    let headers: Vec<[u8; HEADER_BYTES]> =
-        own.iter().map(|(offset, bytes)| header(*offset, bytes).encode()).collect();
-    let mut pieces: Vec<IoSlice<'_>> = headers
+    }
+    let own = frames.iter().filter_map(|(offset, bytes)| Some((*offset, bytes.own()?)));
+    let encoded: Vec<[u8; HEADER_BYTES]> =
+        own.clone().map(|(offset, bytes)| headers.of(offset, bytes).encode()).collect();
+    let mut pieces: Vec<IoSlice<'_>> = encoded
         .iter()
         .zip(own)
         .flat_map(|(header, (_, bytes))| [IoSlice::new(header), IoSlice::new(bytes)])
@@ -229,20 +203,20 @@ where
 }
 
 /// Copies frames as they are sent.
-fn copied<'a>(
+fn copied(
     seal: &mut Seal,
     streams: &Streams,
-    frames: impl Iterator<Item = (u64, Ready<'a>)> + Clone,
-    header: impl Fn(u64, &[u8]) -> Header,
+    frames: &[(u64, Ready<'_>)],
+    headers: Headers<'_>,
 ) -> Piece {
-    let length = frames.clone().map(|(_, bytes)| HEADER_BYTES + bytes.len()).sum();
+    let length = frames.iter().map(|(_, bytes)| HEADER_BYTES + bytes.len()).sum();
     let mut all = streams.piece(length);
     let mut rest = &mut all[..];
     for (offset, bytes) in frames {
         let (frame, behind) = rest.split_at_mut(HEADER_BYTES + bytes.len());
         let (head, body) = frame.split_at_mut(HEADER_BYTES);
         bytes.copy_to(body);
-        let mut header = header(offset, body);
+        let mut header = headers.of(*offset, body);
         seal.seal(&mut header, body);
         head.copy_from_slice(&header.encode());
         rest = behind;
@@ -251,13 +225,9 @@ fn copied<'a>(
 }
 
 /// Splits `bytes`, which start at `offset` of an object, into frames of `frame` bytes.
-pub(crate) fn frames(
-    bytes: Ready<'_>,
-    offset: u64,
-    frame: u64,
-) -> impl Iterator<Item = (u64, Ready<'_>)> + Clone {
-    let place = move |(index, of)| (offset + index as u64 * frame, swapped(bytes, index, of));
-    bytes.chunks(frame as usize).enumerate().map(place)
+pub(crate) fn frames(bytes: Ready<'_>, offset: u64, frame: u64) -> Vec<(u64, Ready<'_>)> {
+    let place = |(index, of)| (offset + index as u64 * frame, swapped(bytes, index, of));
+    bytes.chunks(frame as usize).enumerate().map(place).collect()
 }
 
 /// Returns a frame, or its neighbor if the mutant for that is active.
@@ -279,6 +249,18 @@ mod tests {
     use tokio::{io::AsyncWriteExt, net::TcpListener};
 
     use super::*;
+    use crate::{frame, sealing::Open};
+
+    fn open(
+        open: &mut Open,
+        header: &mut Header,
+        transfer: u64,
+        at: u64,
+        bytes: &mut [u8],
+    ) -> Result<(), WireError> {
+        open.decrypt(header, bytes)?;
+        frame::verify(header, transfer, at, bytes)
+    }
 
     async fn connected() -> (TcpStream, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -287,15 +269,15 @@ mod tests {
         (near.unwrap(), far.unwrap().0)
     }
 
-    const fn of(transfer: u64) -> Of {
-        Of { transfer, shares: 1 }
+    const fn headers(transfer: u64) -> Headers<'static> {
+        Headers { transfer, shares: 1, sums: None }
     }
 
     /// Frames of `bytes` as they are sent, encrypted or not.
     async fn sent(secret: Option<[u8; 32]>, transfer: u64, bytes: &[u8], frame: u64) -> Vec<u8> {
         let (mut sent, mut seal, streams) = (Vec::new(), Seal::new(secret), Streams::default());
         let frames = frames(bytes.into(), 0, frame);
-        write(&mut sent, &mut seal, &streams, of(transfer), frames, |_, _| None).await.unwrap();
+        write(&mut sent, &mut seal, &streams, &frames, headers(transfer)).await.unwrap();
         sent
     }
 
@@ -430,8 +412,7 @@ mod tests {
             let object = bytes.trusting_writer().as_ptr_range();
             let mut spy = Spy { object, is_given_it: false };
             let (mut seal, frames) = (Seal::new(secret), frames(bytes, 0, 50));
-            let sending = write(&mut spy, &mut seal, &streams, of(1), frames, |_, _| None);
-            sending.await.unwrap();
+            write(&mut spy, &mut seal, &streams, &frames, headers(1)).await.unwrap();
             assert_eq!(spy.is_given_it, is_given_it);
         }
     }

@@ -6,10 +6,12 @@ pub(crate) mod blocks;
 pub(crate) mod congestion;
 mod digesting;
 mod limiter;
+mod path;
 pub(crate) mod receive;
 pub(crate) mod send;
 pub(crate) mod shared;
 pub(crate) mod streams;
+pub(crate) mod tcp;
 #[cfg(test)]
 mod tests;
 mod timeout;

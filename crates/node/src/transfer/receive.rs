@@ -3,7 +3,6 @@
 
 use std::{
     collections::VecDeque,
-    io,
     ops::Range,
     sync::Arc,
     time::{Duration, Instant},
@@ -18,46 +17,39 @@ use hoplite_proto::{
     node::{Event, FETCH_PROGRESS_NS, FetchOrder, RangeSource},
     pipeline::frame_bytes,
     ranges::Ranges,
-    wire::{self, Fetch, FetchTarget, FrameKind, Header, Unavailable, WireError},
+    wire::{Fetch, FetchTarget, Header, Unavailable, WireError},
 };
-use tokio::{io::AsyncReadExt, net::TcpStream, sync::mpsc};
+use tokio::sync::mpsc;
 use tracing::debug;
 
 use super::{
-    blocks::{self, Arrivals, Arrived, FRAMES_AT_ONCE},
+    blocks::FRAMES_AT_ONCE,
     digesting::digest_of,
     limiter::Permit,
+    path::{Arrived, End, Incoming, PayloadPath},
     shared::Transfers,
-    streams::Piece,
+    streams::{Active, Piece},
     timeout::TransferTimeout,
 };
 use crate::{
     backing::{Backing, Claim},
-    channel::{self, Channel},
     engine::task::Task,
     error::LinkError,
     frame,
-    network::payload,
     repeats::log_once,
     store::StoredCopy,
 };
 
-/// The result of a transfer.
-enum End {
-    Complete,
-    Unavailable(Unavailable),
-}
-
 /// Starts to receive the missing bytes of a copy.
-pub(crate) fn start(transfers: &Arc<Transfers>, wanted: FetchOrder) {
+pub(crate) fn start<P: PayloadPath>(transfers: &Arc<Transfers>, path: &Arc<P>, wanted: FetchOrder) {
     transfers.begin_fetch(wanted.fetch, || {
-        let receiving = run_fetch(transfers.clone(), wanted);
+        let receiving = run_fetch(transfers.clone(), path.clone(), wanted);
         transfers.tasks.spawn(Task::Receive, receiving).abort_handle()
     });
 }
 
 /// Receives the missing bytes of a copy, and reports the result to the state machine.
-async fn run_fetch(transfers: Arc<Transfers>, wanted: FetchOrder) {
+async fn run_fetch<P: PayloadPath>(transfers: Arc<Transfers>, path: Arc<P>, wanted: FetchOrder) {
     let (fetch, source) = (wanted.fetch, wanted.source);
     let Some(stored) = transfers.store.get(wanted.instance) else { return };
     let bytes: Ranges = match &wanted.ranges {
@@ -66,7 +58,7 @@ async fn run_fetch(transfers: Arc<Transfers>, wanted: FetchOrder) {
     };
     // Until a stopped transfer has ended, only it may write its bytes.
     let taken = stored.receiving.take(bytes.clone()).await;
-    let (result, digest) = receive_and_digest(&transfers, &stored, &wanted).await;
+    let (result, digest) = receive_and_digest(&transfers, &*path, &stored, &wanted).await;
     if wanted.in_parts && matches!(result, Ok(End::Complete)) {
         // Wait for the parts that this node computes. If that fails, this task is stopped.
         let _ = stored.wait(0..stored.len()).await;
@@ -97,12 +89,13 @@ async fn run_fetch(transfers: Arc<Transfers>, wanted: FetchOrder) {
 }
 
 /// Receives a copy, and computes its digest meanwhile if one is expected; None if it was not received.
-async fn receive_and_digest(
+async fn receive_and_digest<P: PayloadPath>(
     transfers: &Arc<Transfers>,
+    path: &P,
     stored: &Arc<StoredCopy>,
     wanted: &FetchOrder,
 ) -> (Result<End, LinkError>, Option<Digest>) {
-    let receiving = receive_copy(transfers, stored, wanted);
+    let receiving = receive_copy(transfers, path, stored, wanted);
     if wanted.digest.is_none() {
         return (receiving.await, None);
     }
@@ -118,8 +111,9 @@ async fn receive_and_digest(
     }
 }
 
-async fn receive_copy(
+async fn receive_copy<P: PayloadPath>(
     transfers: &Arc<Transfers>,
+    path: &P,
     stored: &StoredCopy,
     wanted: &FetchOrder,
 ) -> Result<End, LinkError> {
@@ -138,82 +132,82 @@ async fn receive_copy(
     // Parts of a reduce skip the limiter, because other nodes wait for each.
     let permit = if ordered { None } else { Some(transfers.limiter.enter(source, size).await) };
     let frame = frame_bytes(size, transfers.link.link());
-    let at_source = |range: &Range<u64>| start + range.start..start + range.end;
-    let requested = ranges.iter().map(at_source).collect();
+    let requested = ranges.iter().map(|range| start + range.start..start + range.end).collect();
     let what = FetchTarget::Copy { id: id.clone(), instance: of, ranges: requested, ordered };
-    let mut pace = Throughput::default();
-    let mut growth = Growth::new(ranges.iter().map(|range| range.end - range.start).sum());
-    let mut credit = CreditWindow::new(transfers.events.now(), transfers.link.link().latency_ns);
-    let (mut channel, transfer) = ask(transfers, source, what, credit.window(), frame).await?;
-    let mut arrivals = Arrivals::default();
-    let mut timeout = TransferTimeout::new(&transfers.events);
-    // The transfer uses no link before the first frame.
-    let mut receiving = None;
+    let credit = CreditWindow::new(transfers.events.now(), transfers.link.link().latency_ns);
+    let growth = Growth::new(ranges.iter().map(|range| range.end - range.start).sum());
+    let fetch = Fetch { what, credit: credit.window(), frame: frame as u32 };
+    let receiving = Receiving::begin(transfers, path, source, &fetch).await?;
+    let mut copy = Copy { receiving, stored, wanted, start, frame, credit, growth, permit };
     for range in ranges {
-        let Some(mut claim) = stored.claim(range.clone()) else {
-            return Err(WireError::Unexpected(format!(
-                "bytes {} to {}, which are already written",
-                range.start, range.end
-            ))
-            .into());
+        let Some(claim) = stored.claim(range.clone()) else {
+            let Range { start, end } = range;
+            let said = format!("bytes {start} to {end}, which are already written");
+            return Err(WireError::Unexpected(said).into());
         };
+        if let Some(end) = copy.fill(claim).await? {
+            copy.receiving.finish(ordered);
+            return Ok(end);
+        }
+    }
+    copy.receiving.end(ordered).await
+}
+
+/// The transfer of a copy to this node.
+struct Copy<'a, I> {
+    receiving: Receiving<'a, I>,
+    stored: &'a StoredCopy,
+    wanted: &'a FetchOrder,
+    /// Where the copy begins in that of the source.
+    start: u64,
+    frame: u64,
+    credit: CreditWindow,
+    growth: Growth,
+    permit: Option<Permit>,
+}
+
+impl<I: Incoming> Copy<'_, I> {
+    /// Receives the bytes of a claim. Returns the end of the transfer if that comes first.
+    async fn fill(&mut self, mut claim: impl Claim) -> Result<Option<End>, LinkError> {
+        let Self { receiving, stored, .. } = self;
+        let transfers = receiving.transfers;
         while !claim.range().is_empty() {
             let at = claim.range().start;
-            let mut places: Vec<&mut [u8]> =
-                claim.place(FRAMES_AT_ONCE as u64 * frame).chunks_mut(frame as usize).collect();
-            let arrived =
-                timeout.expect("sent", arrivals.next(&channel.stream, &mut places)).await?;
-            let mut headers = match arrived {
-                Arrived::Frames(headers) => headers,
-                Arrived::KeepAlive(header) => {
-                    keep_alive(&mut channel, &mut timeout, header)?;
-                    continue;
-                }
-                Arrived::Other(header, body) => {
-                    let end = ended(&mut channel, transfer, header, &places[0][..body]).await?;
-                    transfers.network.peers.keep_idle(source, channel);
-                    pace.report(transfers, ordered);
-                    return Ok(end);
-                }
+            let place = claim.place(FRAMES_AT_ONCE as u64 * self.frame);
+            let mut places: Vec<&mut [u8]> = place.chunks_mut(self.frame as usize).collect();
+            let mut headers = match receiving.next(&mut places).await? {
+                Ok(headers) => headers,
+                Err(end) => return Ok(Some(end)),
             };
             let mut whole = 0;
             let opened = headers.iter_mut().zip(&mut places).try_for_each(|(header, place)| {
-                blocks::open(&mut channel.open, header, transfer, start + at + whole, place)?;
+                receiving.open(header, self.start + at + whole, place)?;
                 whole += place.len() as u64;
                 Ok::<(), WireError>(())
             });
-            if wanted.range.is_none() {
+            if self.wanted.range.is_none() {
                 // A range is not sent to others.
                 stored.remember_sums(at, whole, &headers);
             }
+            let shares = receiving.shares(&headers);
+            stored.came_beside(shares);
             // Keep the valid frames, even if a later one is corrupt.
             claim.commit(whole)?;
-            count_opened(transfers, source, opened)?;
+            opened?;
             transfers.counters.bytes_received.add(whole);
-            transfers.network.traffic.received(source, whole);
-            timeout.moved(whole);
+            receiving.timeout.moved(whole);
             // Count before yielding to other tasks: meanwhile more bytes would arrive than the link carries in the
             // counted time.
-            receiving.get_or_insert_with(|| transfers.streams.receiving());
-            let shares = shares(transfers, &headers);
-            stored.came_beside(shares);
-            pace.step(whole, shares);
-            growth.step(transfers, wanted.fetch, whole, shares);
-            permit.iter().for_each(Permit::moved);
+            receiving.moved(whole, shares);
+            self.growth.step(transfers, self.wanted.fetch, whole, shares);
+            self.permit.iter().for_each(Permit::moved);
             stored.yield_to_followers().await;
-            if let Some(granted) = credit.received(transfers.events.now(), whole) {
-                channel.send(frame::bare(FrameKind::Credit, transfer, granted)).await?;
+            if let Some(granted) = self.credit.received(transfers.events.now(), whole) {
+                receiving.incoming.grant(granted).await?;
             }
         }
+        Ok(None)
     }
-    let end = timeout.expect("sent", async {
-        let header = next(&mut channel.stream).await?;
-        ended(&mut channel, transfer, header, &[]).await
-    });
-    let end = end.await?;
-    transfers.network.peers.keep_idle(source, channel);
-    pace.report(transfers, ordered);
-    Ok(end)
 }
 
 /// The missing bytes of a range.
@@ -221,28 +215,95 @@ fn within(missing: &Ranges, range: &Range<u64>) -> Vec<Range<u64>> {
     missing.intersect(&std::iter::once(range.clone()).collect()).iter().collect()
 }
 
-/// Number of transfers that share the busiest link of these frames.
-fn shares(transfers: &Transfers, frames: &[Header]) -> u16 {
-    let theirs = frames.iter().map(|frame| frame.shares).max().unwrap_or(1);
-    theirs.max(transfers.streams.shares_in())
+/// The receiving end of one transfer, whatever its bytes are for.
+struct Receiving<'a, I> {
+    transfers: &'a Arc<Transfers>,
+    incoming: I,
+    source: NodeId,
+    transfer: u64,
+    timeout: TransferTimeout,
+    pace: Throughput,
+    /// Counts the transfer. It uses no link before the first frame.
+    active: Option<Active>,
 }
 
-/// Counts corrupt blocks, and reports their source to the state machine.
-fn count_opened(
-    transfers: &Arc<Transfers>,
-    source: NodeId,
-    opened: Result<(), WireError>,
-) -> Result<(), WireError> {
-    if matches!(opened, Err(WireError::Checksum { .. } | WireError::NotAuthentic(_))) {
-        transfers.counters.blocks_corrupt.add(1);
-        transfers.events.send(Event::BlockCorrupt { source });
+impl<'a, I: Incoming> Receiving<'a, I> {
+    /// Sends the request of a transfer.
+    async fn begin<P: PayloadPath<Incoming = I>>(
+        transfers: &'a Arc<Transfers>,
+        path: &P,
+        source: NodeId,
+        fetch: &Fetch,
+    ) -> Result<Self, LinkError> {
+        let (transfer, pace) = (transfers.events.next_id(), Throughput::default());
+        let incoming = path.fetch(source, transfer, fetch).await?;
+        let timeout = TransferTimeout::new(&transfers.events);
+        Ok(Self { transfers, incoming, source, transfer, timeout, pace, active: None })
     }
-    opened
+
+    /// Waits for frames in `places`, or the end of the transfer. The frames are not verified yet.
+    async fn next(
+        &mut self,
+        places: &mut [&mut [u8]],
+    ) -> Result<Result<Vec<Header>, End>, LinkError> {
+        loop {
+            match self.timeout.expect("sent", self.incoming.next(places)).await? {
+                Arrived::KeepAlive => self.timeout.receive_keep_alive()?,
+                Arrived::Ended(end) => return Ok(Err(end)),
+                Arrived::Frames(headers) => {
+                    self.active.get_or_insert_with(|| self.transfers.streams.receiving());
+                    return Ok(Ok(headers));
+                }
+            }
+        }
+    }
+
+    /// Decrypts and verifies a frame of the bytes from `at` on. Counts a corrupt one, and reports its source to the state
+    /// machine.
+    fn open(&mut self, header: &mut Header, at: u64, bytes: &mut [u8]) -> Result<(), WireError> {
+        let decrypted = self.incoming.decrypt(header, bytes);
+        let opened = decrypted.and_then(|()| frame::verify(header, self.transfer, at, bytes));
+        if matches!(opened, Err(WireError::Checksum { .. } | WireError::NotAuthentic(_))) {
+            self.transfers.counters.blocks_corrupt.add(1);
+            self.transfers.events.send(Event::BlockCorrupt { source: self.source });
+        }
+        opened
+    }
+
+    /// Number of transfers that share the busiest link of these frames.
+    fn shares(&self, frames: &[Header]) -> u16 {
+        let theirs = frames.iter().map(|frame| frame.shares).max().unwrap_or(1);
+        theirs.max(self.transfers.streams.shares_in())
+    }
+
+    /// Counts received bytes.
+    fn moved(&mut self, bytes: u64, shares: u16) {
+        self.transfers.network.traffic.received(self.source, bytes);
+        self.pace.step(bytes, shares);
+    }
+
+    /// Waits for the end after the last frame.
+    async fn end(mut self, may_wait: bool) -> Result<End, LinkError> {
+        match self.next(&mut []).await? {
+            Err(end) => {
+                self.finish(may_wait);
+                Ok(end)
+            }
+            Ok(_) => Err(WireError::Unexpected("a frame after the last".into()).into()),
+        }
+    }
+
+    /// Reports the rate after the end, and keeps the connection.
+    fn finish(self, may_wait: bool) {
+        self.pace.report(self.transfers, may_wait);
+        self.incoming.keep();
+    }
 }
 
 /// Receives a child's stream into a window. If the stream breaks, the last item is the reason.
-pub(crate) async fn partial(
+pub(crate) async fn partial<P: PayloadPath>(
     transfers: Arc<Transfers>,
+    path: Arc<P>,
     child: NodeId,
     key: FoldKey,
     part: Range<u64>,
@@ -250,7 +311,7 @@ pub(crate) async fn partial(
     window: mpsc::Sender<Result<Piece, String>>,
 ) {
     let received = tokio::select! {
-        received = receive_partial(&transfers, child, key, part, frame, &window) => received,
+        received = receive_partial(&transfers, &*path, child, key, part, frame, &window) => received,
         // The kernel of an unresponsive host may keep the connection open.
         () = transfers.network.peers.gone(child) => Err(LinkError::Failed),
     };
@@ -261,8 +322,9 @@ pub(crate) async fn partial(
     }
 }
 
-async fn receive_partial(
+async fn receive_partial<P: PayloadPath>(
     transfers: &Arc<Transfers>,
+    path: &P,
     child: NodeId,
     key: FoldKey,
     part: Range<u64>,
@@ -270,11 +332,8 @@ async fn receive_partial(
     window: &mpsc::Sender<Result<Piece, String>>,
 ) -> Result<(), LinkError> {
     let what = FetchTarget::Partial(key);
-    let mut pace = Throughput::default();
-    let mut receiving = None;
-    let (mut channel, transfer) = ask(transfers, child, what, WINDOW_BYTES, frame).await?;
-    let mut arrivals = Arrivals::default();
-    let mut timeout = TransferTimeout::new(&transfers.events);
+    let fetch = Fetch { what, credit: WINDOW_BYTES, frame: frame as u32 };
+    let mut receiving = Receiving::begin(transfers, path, child, &fetch).await?;
     let (mut at, mut asked, mut ungranted) = (part.start, part.start, 0);
     // Memory for frames that are not complete.
     let mut waiting: VecDeque<Piece> = VecDeque::new();
@@ -286,28 +345,17 @@ async fn receive_partial(
             asked += length;
         }
         let mut places: Vec<&mut [u8]> = waiting.iter_mut().map(|piece| &mut **piece).collect();
-        let arrived = timeout.expect("sent", arrivals.next(&channel.stream, &mut places)).await?;
-        let headers = match arrived {
-            Arrived::Frames(headers) => headers,
-            Arrived::KeepAlive(header) => {
-                keep_alive(&mut channel, &mut timeout, header)?;
-                continue;
-            }
-            Arrived::Other(header, body) => {
-                let _ = ended(&mut channel, transfer, header, &places[0][..body]).await?;
-                let said = format!("the end at byte {at} of {}", part.end);
-                return Err(WireError::Unexpected(said).into());
-            }
+        let Ok(headers) = receiving.next(&mut places).await? else {
+            let said = format!("the end at byte {at} of {}", part.end);
+            return Err(WireError::Unexpected(said).into());
         };
-        receiving.get_or_insert_with(|| transfers.streams.receiving());
-        let shares = shares(transfers, &headers);
+        let shares = receiving.shares(&headers);
         for mut header in headers {
             let Some(mut piece) = waiting.pop_front() else { break };
-            let opened = blocks::open(&mut channel.open, &mut header, transfer, at, &mut piece);
-            count_opened(transfers, child, opened)?;
+            receiving.open(&mut header, at, &mut piece)?;
             let length = piece.len() as u64;
             transfers.counters.bytes_partial_received.add(length);
-            transfers.network.traffic.received(child, length);
+            receiving.moved(length, shares);
             transfers.streams.wait_for_room(window).await;
             if window.send(Ok(piece)).await.is_err() {
                 // The fold has ended; closing the connection notifies the child.
@@ -315,80 +363,19 @@ async fn receive_partial(
             }
             at += length;
             ungranted += length;
-            pace.step(length, shares);
         }
         // The fold owns their places in the window now. Grant credit before the window is empty, but not with a packet
         // per frame.
         if ungranted >= WINDOW_BYTES / 4 {
-            channel.send(frame::bare(FrameKind::Credit, transfer, ungranted)).await?;
-            ungranted = 0;
+            receiving.incoming.grant(std::mem::take(&mut ungranted)).await?;
         }
         // Let the fold run before more is read.
         tokio::task::yield_now().await;
         // The fold may have waited for other children before it took these frames.
-        timeout.restart();
+        receiving.timeout.restart();
     }
-    let header = loop {
-        let header = timeout.expect("sent", next(&mut channel.stream)).await?;
-        if header.kind != FrameKind::KeepAlive {
-            break header;
-        }
-        keep_alive(&mut channel, &mut timeout, header)?;
-    };
-    if matches!(ended(&mut channel, transfer, header, &[]).await?, End::Complete) {
-        transfers.network.peers.keep_idle(child, channel);
-    }
-    pace.report(transfers, true);
+    receiving.end(true).await?;
     Ok(())
-}
-
-/// Sends a request to a node; returns the connection for the reply, and the number of the transfer.
-async fn ask(
-    transfers: &Arc<Transfers>,
-    node: NodeId,
-    what: FetchTarget,
-    credit: u64,
-    frame: u64,
-) -> Result<(Channel, u64), LinkError> {
-    let transfer = transfers.events.next_id();
-    let fetch = Fetch { what, credit, frame: frame as u32 };
-    let fetch = frame::frame(FrameKind::Fetch, transfer, &fetch);
-    Ok((payload::open(&transfers.network, node, &fetch).await?, transfer))
-}
-
-async fn next(stream: &mut TcpStream) -> Result<Header, LinkError> {
-    let header = channel::read_header(stream).await?;
-    Ok(header.ok_or_else(|| io::Error::from(io::ErrorKind::UnexpectedEof))?)
-}
-
-/// Handles a report of the sender that it waits.
-fn keep_alive(
-    channel: &mut Channel,
-    timeout: &mut TransferTimeout,
-    mut header: Header,
-) -> Result<(), LinkError> {
-    channel.open.open(&mut header, &mut [])?;
-    Ok(timeout.receive_keep_alive()?)
-}
-
-/// Reads the result of a transfer, from a frame with `begun` bytes of its body already read.
-async fn ended(
-    channel: &mut Channel,
-    transfer: u64,
-    mut header: Header,
-    begun: &[u8],
-) -> Result<End, LinkError> {
-    let Channel { stream, open, .. } = channel;
-    let body = channel::read_body(&mut begun.chain(stream), open, &mut header).await?;
-    if header.transfer != transfer {
-        let said = format!("a frame of transfer {} in transfer {transfer}", header.transfer);
-        return Err(WireError::Unexpected(said).into());
-    }
-    match header.kind {
-        FrameKind::End => Ok(End::Complete),
-        FrameKind::Unavailable => Ok(End::Unavailable(wire::decode(&body)?)),
-        other => Err(WireError::Unexpected(other.to_string()).into()),
-    }
 }
 
 /// The progress of a transfer, for the state machine, which decides whether to report it.

@@ -19,54 +19,33 @@ use hoplite_proto::{
     message::FoldKey,
     node::Event,
     pipeline::is_frame_length,
-    wire::{self, Fetch, FetchTarget, FrameKind, Unavailable, WireError},
+    wire::{Fetch, FetchTarget, Unavailable, WireError},
 };
 use hoplite_shm::Ready;
 use tokio::{
-    io::AsyncWriteExt,
-    net::tcp::{OwnedReadHalf, OwnedWriteHalf},
     sync::{Notify, mpsc},
     task::JoinSet,
 };
 use tracing::debug;
 
 use super::{
-    blocks::{self, Of},
-    congestion,
+    blocks,
+    path::{End, Headers, Outgoing, Request, Requests},
     shared::{Serving, Transfers},
     streams::{Frame, ORDER_TIMEOUT},
     timeout::TransferTimeout,
 };
 use crate::{
     backing::Backing,
-    channel::{self, Channel},
     engine::task::Task,
     error::LinkError,
-    frame, mutants,
+    mutants,
     network::{certificates::PeerCertificate, connection_limit::ConnectionPermit, peers::IDLE_MAX},
-    sealing::{Open, Seal},
     store::StoredCopy,
 };
 
 /// Bytes per write, if that many are ready.
 const BATCH_BYTES: u64 = 2 * FRAME_BYTES_MAX;
-
-/// The sending half of a connection.
-#[derive(Debug)]
-struct Writer {
-    /// The receiver.
-    node: NodeId,
-    stream: OwnedWriteHalf,
-    seal: Seal,
-}
-
-impl Writer {
-    /// Encrypts and sends a frame.
-    async fn send(&mut self, mut frame: Vec<u8>) -> Result<(), LinkError> {
-        self.seal.seal_whole(&mut frame);
-        Ok(self.stream.write_all(&frame).await?)
-    }
-}
 
 /// Credit that the receiver granted to the active transfer.
 #[derive(Debug, Default)]
@@ -121,7 +100,7 @@ fn broken() -> LinkError {
 pub(crate) fn start(
     transfers: &Arc<Transfers>,
     node: NodeId,
-    channel: Channel,
+    ends: (impl Requests, impl Outgoing + 'static),
     shown: Option<Arc<PeerCertificate>>,
     permit: ConnectionPermit,
 ) {
@@ -129,7 +108,7 @@ pub(crate) fn start(
     transfers.tasks.spawn(Task::Send, async move {
         let _place = permit;
         tokio::select! {
-            result = serve(&serving, node, channel) => if let Err(error) = result {
+            result = serve(&serving, node, ends) => if let Err(error) = result {
                 serving.note_slow(node, &error);
                 debug!(%node, %error, "a payload connection ended");
             },
@@ -141,29 +120,39 @@ pub(crate) fn start(
 }
 
 /// Serves the requests on one connection until it ends.
-async fn serve(
+pub(super) async fn serve(
     transfers: &Arc<Transfers>,
     node: NodeId,
-    channel: Channel,
+    (requests, mut outgoing): (impl Requests, impl Outgoing),
 ) -> Result<(), LinkError> {
-    let Channel { stream, seal, open } = channel;
-    let (reader, stream) = stream.into_split();
-    let mut writer = Writer { node, stream, seal };
     let (asks, mut asked) = mpsc::channel(1);
     let credit = Arc::new(SendCredit::default());
     // Aborted when this function ends.
     let mut hearing = JoinSet::new();
     let of_hearer = credit.clone();
     hearing.spawn(transfers.tasks.watch(Task::Send, async move {
-        let result = read_requests(reader, open, &asks, &of_hearer).await;
+        let result = read_requests(requests, &asks, &of_hearer).await;
         of_hearer.close();
         result
     }));
     // The other end uses no connection again that was idle for half of this time. It may have closed this one through a
     // firewall that had forgotten it.
     while let Ok(Some((transfer, fetch))) = tokio::time::timeout(2 * IDLE_MAX, asked.recv()).await {
-        serve_request(transfers, &mut writer, &credit, transfer, fetch).await?;
-        congestion::suit_path(writer.stream.as_ref());
+        if !is_frame_length(fetch.frame) {
+            let said = format!("a request for frames of {} bytes", fetch.frame);
+            return Err(WireError::Unexpected(said).into());
+        }
+        let (credit, timeout) = (&*credit, TransferTimeout::new(&transfers.events));
+        let (frame, outgoing) = (u64::from(fetch.frame), &mut outgoing);
+        let mut sending =
+            Sending { transfers, node, outgoing, credit, transfer, frame, timeout, relayed: false };
+        let end = match fetch.what {
+            FetchTarget::Copy { id, instance, ranges, ordered } => {
+                sending.copy(id, instance, &ranges, ordered).await?
+            }
+            FetchTarget::Partial(key) => sending.partial(key).await?,
+        };
+        sending.outgoing.end(transfer, &end).await?;
     }
     Ok(())
 }
@@ -187,198 +176,208 @@ impl Drop for ServeRequest<'_> {
 
 /// Reads requests and credit from the connection.
 async fn read_requests(
-    mut reader: OwnedReadHalf,
-    mut open: Open,
+    mut requests: impl Requests,
     asks: &mpsc::Sender<(u64, Fetch)>,
     credit: &SendCredit,
 ) -> Result<(), LinkError> {
-    while let Some(mut header) = channel::read_header(&mut reader).await? {
-        let body = channel::read_body(&mut reader, &mut open, &mut header).await?;
-        match header.kind {
-            FrameKind::Fetch => {
-                let fetch: Fetch = wire::decode(&body)?;
-                credit.transfer.store(header.transfer, Ordering::Release);
+    while let Some(request) = requests.next().await? {
+        match request {
+            Request::Fetch(transfer, fetch) => {
+                credit.transfer.store(transfer, Ordering::Release);
                 credit.bytes.store(fetch.credit, Ordering::Release);
-                if asks.send((header.transfer, fetch)).await.is_err() {
+                if asks.send((transfer, fetch)).await.is_err() {
                     return Ok(());
                 }
             }
-            FrameKind::Credit => {
+            Request::Credit(transfer, bytes) => {
                 // Credit for an earlier transfer is void.
-                if credit.transfer.load(Ordering::Acquire) == header.transfer {
-                    credit.give_back(header.offset);
+                if credit.transfer.load(Ordering::Acquire) == transfer {
+                    credit.give_back(bytes);
                     credit.changed.notify_one();
                 }
             }
-            other => return Err(WireError::Unexpected(other.to_string()).into()),
         }
     }
     Ok(())
 }
 
-async fn serve_request(
-    transfers: &Arc<Transfers>,
-    writer: &mut Writer,
-    credit: &SendCredit,
+/// The sending end of one transfer.
+struct Sending<'a, O> {
+    transfers: &'a Arc<Transfers>,
+    /// The receiver.
+    node: NodeId,
+    outgoing: &'a mut O,
+    credit: &'a SendCredit,
     transfer: u64,
-    fetch: Fetch,
-) -> Result<(), LinkError> {
-    if !is_frame_length(fetch.frame) {
-        let said = format!("a request for frames of {} bytes", fetch.frame);
-        return Err(WireError::Unexpected(said).into());
-    }
-    let frame = u64::from(fetch.frame);
-    let outcome = match fetch.what {
-        FetchTarget::Copy { id, instance, ranges, ordered } => {
-            let wanted = RequestedRanges { transfer, ranges, frame, ordered };
-            send_copy(transfers, writer, credit, id, instance, &wanted).await?
-        }
-        FetchTarget::Partial(key) => {
-            send_partial(transfers, writer, credit, transfer, key, frame).await?
-        }
-    };
-    let last = match outcome {
-        None => frame::bare(FrameKind::End, transfer, 0),
-        Some(why) => frame::frame(FrameKind::Unavailable, transfer, &why),
-    };
-    writer.send(last).await
-}
-
-/// The part of a copy that a receiver requests.
-struct RequestedRanges {
-    transfer: u64,
-    ranges: Vec<Range<u64>>,
     frame: u64,
-    /// Whether this node computes the copy and may not have its order yet.
-    ordered: bool,
+    timeout: TransferTimeout,
+    /// Whether the copy itself came over the network or is computed by a reduce.
+    relayed: bool,
 }
 
-/// Sends the requested ranges of a copy as they become ready. Returns the reason if it could not.
-async fn send_copy(
-    transfers: &Arc<Transfers>,
-    writer: &mut Writer,
-    credit: &SendCredit,
-    id: ObjectId,
-    instance: Instance,
-    wanted: &RequestedRanges,
-) -> Result<Option<Unavailable>, LinkError> {
-    let mut timeout = TransferTimeout::new(&transfers.events);
-    if wanted.ordered {
-        let ordered = tokio::time::timeout(ORDER_TIMEOUT, transfers.store.wait_for(instance));
-        // If the order does not arrive, the state machine refuses the transfer.
-        let _ = wait(&mut timeout, writer, credit, wanted.transfer, ordered).await?;
-    }
-    let (serve, mut decision) = transfers.expect_serve(writer.node);
-    let mut asked = ServeRequest { transfers, serve, is_refused: false };
-    transfers.events.send(Event::FetchRequested { serve, id, instance });
-    // The state machine may have to wait for a reply of the owner.
-    let serving = wait(&mut timeout, writer, credit, wanted.transfer, &mut decision).await?;
-    let Some(Serving { stored, relayed }) = serving.ok().flatten() else {
-        asked.is_refused = true;
-        return Ok(Some(Unavailable::NotHere));
-    };
-    let _sending = transfers.streams.sending();
-    let result =
-        send_ranges(transfers, writer, credit, &mut timeout, (&stored, relayed), wanted).await;
-    if matches!(result, Ok(None)) {
-        transfers.counters.serves.add(1);
-    }
-    result
-}
-
-/// Waits for something independent of the receiver, and reports to it that this end waits while that takes long.
-///
-/// # Errors
-/// The connection has ended, whether or not the wait is over.
-async fn wait<T>(
-    timeout: &mut TransferTimeout,
-    writer: &mut Writer,
-    credit: &SendCredit,
-    transfer: u64,
-    what: impl Future<Output = T>,
-) -> Result<T, LinkError> {
-    tokio::pin!(what);
-    loop {
-        let (result, is_word_due) = tokio::select! {
-            biased;
-            // First: what is taken for a receiver that is gone would be lost for its next connection.
-            () = credit.closed() => return Err(broken()),
-            waited = timeout.wait(&mut what) => waited,
+impl<O: Outgoing> Sending<'_, O> {
+    /// Sends the requested ranges of a copy as they become ready. `ordered`: this node computes the copy and may not
+    /// have its order yet.
+    async fn copy(
+        &mut self,
+        id: ObjectId,
+        instance: Instance,
+        ranges: &[Range<u64>],
+        ordered: bool,
+    ) -> Result<End, LinkError> {
+        let transfers = self.transfers;
+        if ordered {
+            let ordered = tokio::time::timeout(ORDER_TIMEOUT, transfers.store.wait_for(instance));
+            // If the order does not arrive, the state machine refuses the transfer.
+            let _ = self.wait(ordered).await?;
+        }
+        let (serve, mut decision) = transfers.expect_serve(self.node);
+        let mut asked = ServeRequest { transfers, serve, is_refused: false };
+        transfers.events.send(Event::FetchRequested { serve, id, instance });
+        // The state machine may have to wait for a reply of the owner.
+        let serving = self.wait(&mut decision).await?;
+        let Some(Serving { stored, relayed }) = serving.ok().flatten() else {
+            asked.is_refused = true;
+            return Ok(End::Unavailable(Unavailable::NotHere));
         };
-        if is_word_due {
-            let word = frame::bare(FrameKind::KeepAlive, transfer, 0);
-            timeout.expect("accepted", writer.send(word)).await?;
+        self.relayed = relayed;
+        let _sending = transfers.streams.sending();
+        for range in ranges {
+            if !self.range(&stored, range.clone()).await? {
+                return Ok(End::Unavailable(Unavailable::Dropped));
+            }
         }
-        if let Some(result) = result {
-            return Ok(result);
+        transfers.counters.serves.add(1);
+        Ok(End::Complete)
+    }
+
+    /// Waits for something independent of the receiver, and reports to it that this end waits while that takes long.
+    ///
+    /// # Errors
+    /// The connection has ended, whether or not the wait is over.
+    async fn wait<T>(&mut self, what: impl Future<Output = T>) -> Result<T, LinkError> {
+        tokio::pin!(what);
+        loop {
+            let (result, is_word_due) = tokio::select! {
+                biased;
+                // First: what is taken for a receiver that is gone would be lost for its next connection.
+                () = self.credit.closed() => return Err(broken()),
+                waited = self.timeout.wait(&mut what) => waited,
+            };
+            if is_word_due {
+                let word = self.outgoing.keep_alive(self.transfer);
+                self.timeout.expect("accepted", word).await?;
+            }
+            if let Some(result) = result {
+                return Ok(result);
+            }
         }
     }
-}
 
-async fn send_ranges(
-    transfers: &Arc<Transfers>,
-    writer: &mut Writer,
-    credit: &SendCredit,
-    timeout: &mut TransferTimeout,
-    (stored, relayed): (&StoredCopy, bool),
-    wanted: &RequestedRanges,
-) -> Result<Option<Unavailable>, LinkError> {
-    let RequestedRanges { transfer, ref ranges, frame, .. } = *wanted;
-    let len = stored.len();
-    let mut staging = Vec::new();
-    let counter =
-        if relayed { &transfers.counters.bytes_relayed } else { &transfers.counters.bytes_direct };
-    for range in ranges {
-        if range.start > range.end || range.end > len {
-            return Err(WireError::Unexpected(format!(
-                "a request for bytes {} to {} of {len}",
-                range.start, range.end
-            ))
-            .into());
+    /// Sends a range of a copy. Returns false if the rest of the copy will not come.
+    async fn range(&mut self, stored: &StoredCopy, range: Range<u64>) -> Result<bool, LinkError> {
+        let (Range { start: mut at, end }, len) = (range, stored.len());
+        if at > end || end > len {
+            let said = format!("a request for bytes {at} to {end} of {len}");
+            return Err(WireError::Unexpected(said).into());
         }
-        let mut at = range.start;
-        while at < range.end {
-            let first = at..(at + frame).min(range.end);
-            if !stored.is_ready(first.clone()) {
-                let grown =
-                    wait(timeout, writer, credit, transfer, stored.wait(first.clone())).await?;
-                if grown.is_err() {
-                    return Ok(Some(Unavailable::Dropped));
-                }
+        // Memory for bytes that can't be sent from their place.
+        let mut staging = Vec::new();
+        while at < end {
+            let first = at..(at + self.frame).min(end);
+            if !stored.is_ready(first.clone())
+                && self.wait(stored.wait(first.clone())).await?.is_err()
+            {
+                return Ok(false);
             }
-            let batch = if transfers.streams.is_short() {
+            let batch = if self.transfers.streams.is_short() {
                 first.clone()
             } else {
-                ready_run(stored, first.clone(), range.end, frame)
+                ready_run(stored, first.clone(), end, self.frame)
             };
             let least = first.end - first.start;
             let most = batch.end - batch.start;
-            let granted = timeout.expect("accepted", credit.take(least, most)).await?;
+            let granted = self.timeout.expect("accepted", self.credit.take(least, most)).await?;
             // Send whole frames only: the rest of the credit is for the next.
-            let end = if granted == most { batch.end } else { at + granted / frame * frame };
-            credit.give_back(granted - (end - at));
-            let Ok(bytes) = stored.bytes(at..end, &mut staging) else {
+            let to =
+                if granted == most { batch.end } else { at + granted / self.frame * self.frame };
+            self.credit.give_back(granted - (to - at));
+            let Ok(bytes) = stored.bytes(at..to, &mut staging) else {
                 // The writer has reset the progress of an object that it has not sealed.
-                credit.give_back(end - at);
+                self.credit.give_back(to - at);
                 continue;
             };
-            let changed = mutants::sent(relayed, bytes);
-            let frames = blocks::frames(changed.as_deref().map_or(bytes, Into::into), at, frame);
-            let (Writer { stream, seal, .. }, streams) = (&mut *writer, &transfers.streams);
-            let known =
-                |at, length| if changed.is_some() { None } else { stored.known_sum(at, length) };
-            let shares = streams.shares_out().max(stored.shares_upstream());
-            let of = Of { transfer, shares };
-            let writing = blocks::write(stream, seal, streams, of, frames, known);
-            timeout.expect("accepted", writing).await?;
-            timeout.moved(end - at);
-            counter.add(bytes.len() as u64);
-            transfers.network.traffic.sent(writer.node, bytes.len() as u64);
-            transfers.count_shared(bytes.len() as u64);
-            at = end;
+            self.batch(stored, at, bytes).await?;
+            at = to;
+        }
+        Ok(true)
+    }
+
+    /// Sends ready bytes of a copy.
+    async fn batch(
+        &mut self,
+        stored: &StoredCopy,
+        at: u64,
+        bytes: Ready<'_>,
+    ) -> Result<(), LinkError> {
+        let Self { transfers, transfer, frame, relayed, .. } = *self;
+        let changed = mutants::sent(relayed, bytes);
+        let frames = blocks::frames(changed.as_deref().map_or(bytes, Into::into), at, frame);
+        let sums = changed.is_none().then_some(stored);
+        let shares = transfers.streams.shares_out().max(stored.shares_upstream());
+        let headers = Headers { transfer, shares, sums };
+        let sending = self.outgoing.send(&transfers.streams, &frames, headers);
+        self.timeout.expect("accepted", sending).await?;
+        let (counters, length) = (&transfers.counters, bytes.len() as u64);
+        self.timeout.moved(length);
+        (if relayed { &counters.bytes_relayed } else { &counters.bytes_direct }).add(length);
+        self.count(length);
+        Ok(())
+    }
+
+    /// Sends the stream of a position of a reduce to its parent.
+    async fn partial(&mut self, key: FoldKey) -> Result<End, LinkError> {
+        let Self { transfers, transfer, .. } = *self;
+        let streams = &transfers.streams;
+        let Some(mut frames) = self.wait(streams.take(key)).await? else {
+            return Ok(End::Unavailable(Unavailable::Stopped));
+        };
+        let _sending = streams.sending();
+        let mut has_begun = false;
+        // At most half of the window: the other half is granted again while this one is in flight.
+        let most = ((WINDOW_BYTES / 2 / self.frame) as usize).clamp(1, blocks::FRAMES_AT_ONCE);
+        let mut batch = Vec::with_capacity(most);
+        loop {
+            batch.clear();
+            let most = if streams.is_short() { 1 } else { most };
+            match self.wait(frames.recv_many(&mut batch, most)).await {
+                Ok(0) => return Ok(End::Unavailable(Unavailable::Stopped)),
+                Ok(_) => has_begun = true,
+                Err(error) => {
+                    if !has_begun {
+                        streams.put_back(key, frames);
+                    }
+                    return Err(error);
+                }
+            }
+            let pieces: Vec<_> = batch.iter().filter_map(Frame::bytes).collect();
+            let length: u64 = pieces.iter().map(|(_, bytes)| bytes.len() as u64).sum();
+            self.credit.take(length, length).await?;
+            let headers = Headers { transfer, shares: streams.shares_out(), sums: None };
+            self.outgoing.send(streams, &pieces, headers).await?;
+            transfers.counters.bytes_partial.add(length);
+            self.count(length);
+            if matches!(batch.last(), Some(Frame::End)) {
+                return Ok(End::Complete);
+            }
         }
     }
-    Ok(None)
+
+    /// Counts sent bytes.
+    fn count(&self, bytes: u64) {
+        self.transfers.network.traffic.sent(self.node, bytes);
+        self.transfers.count_shared(bytes);
+    }
 }
 
 /// The ready frames from `first` on, up to a batch.
@@ -389,56 +388,6 @@ fn ready_run(stored: &StoredCopy, first: Range<u64>, end: u64, frame: u64) -> Ra
         to = (to + frame).min(end);
     }
     first.start..to
-}
-
-/// Sends the stream of a position of a reduce to its parent.
-async fn send_partial(
-    transfers: &Arc<Transfers>,
-    writer: &mut Writer,
-    credit: &SendCredit,
-    transfer: u64,
-    key: FoldKey,
-    frame: u64,
-) -> Result<Option<Unavailable>, LinkError> {
-    let mut timeout = TransferTimeout::new(&transfers.events);
-    let frames = transfers.streams.take(key);
-    let frames = wait(&mut timeout, writer, credit, transfer, frames).await?;
-    let Some(mut frames) = frames else { return Ok(Some(Unavailable::Stopped)) };
-    let _sending = transfers.streams.sending();
-    let mut has_begun = false;
-    // At most half of the window: the other half is granted again while this one is in flight.
-    let most = ((WINDOW_BYTES / 2 / frame) as usize).clamp(1, blocks::FRAMES_AT_ONCE);
-    let mut batch = Vec::with_capacity(most);
-    loop {
-        batch.clear();
-        let most = if transfers.streams.is_short() { 1 } else { most };
-        let received = frames.recv_many(&mut batch, most);
-        match wait(&mut timeout, writer, credit, transfer, received).await {
-            Ok(0) => return Ok(Some(Unavailable::Stopped)),
-            Ok(_) => has_begun = true,
-            Err(error) => {
-                if !has_begun {
-                    transfers.streams.put_back(key, frames);
-                }
-                return Err(error);
-            }
-        }
-        let pieces = batch.iter().filter_map(|frame| match frame {
-            Frame::Bytes { offset, bytes } => Some((*offset, Ready::from(&**bytes))),
-            Frame::End => None,
-        });
-        let length: u64 = pieces.clone().map(|(_, bytes)| bytes.len() as u64).sum();
-        credit.take(length, length).await?;
-        let (Writer { stream, seal, .. }, streams) = (&mut *writer, &transfers.streams);
-        let of = Of { transfer, shares: streams.shares_out() };
-        blocks::write(stream, seal, streams, of, pieces, |_, _| None).await?;
-        transfers.counters.bytes_partial.add(length);
-        transfers.network.traffic.sent(writer.node, length);
-        transfers.count_shared(length);
-        if matches!(batch.last(), Some(Frame::End)) {
-            return Ok(None);
-        }
-    }
 }
 
 #[cfg(test)]

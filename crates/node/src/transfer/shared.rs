@@ -13,7 +13,7 @@ use hoplite_proto::{
 };
 use tokio::{sync::oneshot, task::AbortHandle};
 
-use super::{limiter::Limiter, streams::Streams};
+use super::{limiter::Limiter, streams::Streams, tcp::Tcp};
 use crate::{
     counters::Counters,
     engine::{event_sender::EventSender, supervisor::Supervisor},
@@ -28,6 +28,8 @@ use crate::{
 /// The transfers to and from one node.
 pub(crate) struct Transfers {
     pub(crate) network: Arc<Network>,
+    /// The transport to other nodes.
+    pub(crate) path: Arc<Tcp>,
     pub(crate) store: Arc<Store>,
     pub(crate) streams: Streams,
     /// Limits concurrent transfers to this node.
@@ -56,6 +58,7 @@ pub(crate) struct Serving {
 impl Transfers {
     pub(crate) fn new(network: Arc<Network>, store: Arc<Store>) -> Self {
         Self {
+            path: Arc::new(Tcp(network.clone())),
             store,
             streams: Streams::default(),
             limiter: Arc::new(Limiter::new(network.tasks.clone())),

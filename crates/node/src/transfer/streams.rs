@@ -13,6 +13,7 @@ use hoplite_proto::{
     limits::{FRAMES_BYTES, WINDOW_BYTES},
     message::FoldKey,
 };
+use hoplite_shm::Ready;
 use tokio::sync::{Notify, mpsc, watch};
 
 use crate::sync::{lock, until};
@@ -29,6 +30,16 @@ pub(crate) enum Frame {
     },
     /// The fold is complete. A stream that ends without this broke.
     End,
+}
+
+impl Frame {
+    /// Its offset and bytes; None at the end.
+    pub(crate) fn bytes(&self) -> Option<(u64, Ready<'_>)> {
+        match self {
+            Self::Bytes { offset, bytes } => Some((*offset, Ready::from(&**bytes))),
+            Self::End => None,
+        }
+    }
 }
 
 /// Memory for one frame, returned to a shared pool on drop.

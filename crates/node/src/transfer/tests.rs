@@ -44,6 +44,7 @@ use crate::{
     store::{Store, StoredCopy},
 };
 
+mod in_process;
 mod stalls;
 
 pub(super) const SOON: std::time::Duration = std::time::Duration::from_secs(20);

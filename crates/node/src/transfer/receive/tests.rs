@@ -3,15 +3,16 @@
 use hoplite_proto::{
     id::{Instance, ObjectId, ReduceId},
     limits::IDLE_REPLY_TIMEOUT_NS,
+    wire::{self, FrameKind},
 };
 use tokio::time::timeout;
 
 use super::*;
 use crate::{
+    channel::{self, Channel},
     digest::digest,
     transfer::{
-        blocks::Of,
-        streams::Streams,
+        blocks,
         tests::{INSTANCE, PEER, SOON, Scene, block, channels, fill},
         timeout::TURN,
     },
@@ -51,11 +52,13 @@ impl Sender {
     /// The same, from byte `at` on.
     async fn send_from(&mut self, at: u64, numbers: Range<u64>, wrong: bool) {
         let bytes: Vec<u8> = numbers.flat_map(block).collect();
-        let (streams, of) = (Streams::default(), Of { transfer: self.transfer, shares: 1 });
         let frames = blocks::frames(bytes[..].into(), at, self.fetch.frame.into());
-        let known = |_, _| wrong.then_some(1);
-        let Channel { stream, seal, .. } = &mut self.channel;
-        blocks::write(stream, seal, &streams, of, frames, known).await.unwrap();
+        for (offset, bytes) in frames {
+            let checksum = if wrong { 1 } else { frame::crc(bytes.own().unwrap()) };
+            let header = Header::new(FrameKind::Blocks, bytes.len() as u32, checksum);
+            let header = Header { transfer: self.transfer, offset, ..header };
+            self.channel.send([&header.encode()[..], &bytes.to_vec()].concat()).await.unwrap();
+        }
     }
 
     async fn end(&mut self) {
@@ -91,7 +94,7 @@ fn order(fetch: FetchId) -> FetchOrder {
 }
 
 fn begin(scene: &Scene, digest: Option<Digest>) {
-    start(&scene.transfers, FetchOrder { digest, ..order(FETCH) });
+    start(&scene.transfers, &scene.transfers.path, FetchOrder { digest, ..order(FETCH) });
 }
 
 /// Waits for the event that reports the end of a transfer.
@@ -114,7 +117,7 @@ async fn range_of_another_copy_is_put_at_the_front() {
     let far = Sender::of(&scene).await;
     let of = Instance { node: PEER, serial: 99 };
     let range = Some(RangeSource { of, start: START });
-    start(&scene.transfers, FetchOrder { range, ..order(FETCH) });
+    start(&scene.transfers, &scene.transfers.path, FetchOrder { range, ..order(FETCH) });
     let mut sender = Sender::asked(far).await;
     let FetchTarget::Copy { ranges, instance, .. } = &sender.fetch.what else { panic!() };
     let expected = START + BLOCK..START + 3 * BLOCK;
@@ -217,7 +220,7 @@ async fn replaced_transfer_reports_nothing() {
     let first = Sender::asked(other).await;
     scene.transfers.stop_fetch(FETCH);
     let other = FetchId(2);
-    start(&scene.transfers, order(other));
+    start(&scene.transfers, &scene.transfers.path, order(other));
     let mut second = Sender::asked(one).await;
     drop(first);
     second.send(0, 0..1, false).await;
@@ -236,7 +239,11 @@ async fn two_transfers_of_disjoint_ranges_fill_one_copy() {
     for (number, range) in [(1, 0..3 * BLOCK), (2, 3 * BLOCK..6 * BLOCK)] {
         let far = Sender::of(&scene).await;
         let ranges = Some(vec![range]);
-        start(&scene.transfers, FetchOrder { ranges, ..order(FetchId(number)) });
+        start(
+            &scene.transfers,
+            &scene.transfers.path,
+            FetchOrder { ranges, ..order(FetchId(number)) },
+        );
         senders.push(Sender::asked(far).await);
     }
     let requested = |sender: &Sender| match &sender.fetch.what {
@@ -269,7 +276,7 @@ async fn transfer_waits_for_another_one_of_the_same_bytes() {
     let mut first = Sender::asked(other).await;
     let back = BLOCK..2 * BLOCK;
     let ranges = Some(vec![back]);
-    start(&scene.transfers, FetchOrder { ranges, ..order(FetchId(2)) });
+    start(&scene.transfers, &scene.transfers.path, FetchOrder { ranges, ..order(FetchId(2)) });
     first.send(0, 0..1, false).await;
     drop(first);
     let failed = Event::FetchFailed { fetch: FETCH, not_here: false };
@@ -303,7 +310,15 @@ async fn stream(blocks: u64, is_whole: bool) -> (Vec<Vec<u8>>, Option<String>, u
         FoldKey { reduce: ReduceId { node: PEER, serial: 1 }, epoch: 0, segment: 0, position: 3 };
     let far = Sender::of(&scene).await;
     let (window, mut pieces) = mpsc::channel(8);
-    let receiving = partial(scene.transfers.clone(), PEER, key, 0..3 * BLOCK, BLOCK, window);
+    let receiving = partial(
+        scene.transfers.clone(),
+        scene.transfers.path.clone(),
+        PEER,
+        key,
+        0..3 * BLOCK,
+        BLOCK,
+        window,
+    );
     let receiving = tokio::spawn(receiving);
     let mut sender = Sender::asked(far).await;
     assert_eq!(sender.fetch.what, FetchTarget::Partial(key));
@@ -342,7 +357,15 @@ async fn stream_without_frames_ends_unless_its_sender_waits() {
         FoldKey { reduce: ReduceId { node: PEER, serial: 1 }, epoch: 0, segment: 0, position: 3 };
     let far = Sender::of(&scene).await;
     let (window, mut pieces) = mpsc::channel(8);
-    let receiving = partial(scene.transfers.clone(), PEER, key, 0..3 * BLOCK, BLOCK, window);
+    let receiving = partial(
+        scene.transfers.clone(),
+        scene.transfers.path.clone(),
+        PEER,
+        key,
+        0..3 * BLOCK,
+        BLOCK,
+        window,
+    );
     let receiving = tokio::spawn(receiving);
     let mut sender = Sender::asked(far).await;
     // Longer than a turn, in all.

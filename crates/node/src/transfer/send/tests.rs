@@ -2,11 +2,22 @@
 
 use std::iter::once;
 
-use hoplite_proto::{id::ReduceId, limits::BLOCK_BYTES};
+use hoplite_proto::{
+    id::ReduceId,
+    limits::BLOCK_BYTES,
+    wire::{self, FrameKind},
+};
 use tokio::{task::JoinHandle, time::timeout};
 
 use super::*;
-use crate::transfer::tests::{INSTANCE, PEER, SOON, Scene, block, channels, fill, next};
+use crate::{
+    channel::Channel,
+    frame,
+    transfer::{
+        tcp,
+        tests::{INSTANCE, PEER, SOON, Scene, block, channels, fill, next},
+    },
+};
 
 type Served = JoinHandle<Result<(), LinkError>>;
 
@@ -20,7 +31,8 @@ impl Receiver {
     async fn of(scene: &Scene) -> Self {
         let (near, channel) = channels().await;
         let transfers = scene.transfers.clone();
-        let serving = tokio::spawn(async move { serve(&transfers, NodeId(2), near).await });
+        let serving =
+            tokio::spawn(async move { serve(&transfers, NodeId(2), tcp::split(near)).await });
         Self { channel, serving }
     }
 

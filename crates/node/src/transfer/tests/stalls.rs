@@ -35,7 +35,7 @@ use crate::{
         tls::NodeKey,
     },
     node::Node,
-    transfer::{blocks, streams::Streams, timeout::TURN},
+    transfer::{blocks, path::Headers, streams::Streams, timeout::TURN},
 };
 
 const LEN: u64 = 64 * BLOCK_BYTES;
@@ -57,8 +57,8 @@ impl Asked {
         let (bytes, streams) = (bytes(), Streams::default());
         let frames = blocks::frames(bytes[..].into(), 0, self.frame.into());
         let Channel { stream, seal, .. } = &mut self.channel;
-        let of = blocks::Of { transfer: self.transfer, shares: 1 };
-        blocks::write(stream, seal, &streams, of, frames, |_, _| None).await.unwrap();
+        let headers = Headers { transfer: self.transfer, shares: 1, sums: None };
+        blocks::write(stream, seal, &streams, &frames, headers).await.unwrap();
         self.channel.send(frame::bare(FrameKind::End, self.transfer, 0)).await.unwrap();
     }
 }
