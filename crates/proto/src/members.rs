@@ -6,7 +6,7 @@ use alloc::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     format,
 };
-use core::net::SocketAddr;
+use core::{net::SocketAddr, ops::Bound};
 
 use serde::{Deserialize, Serialize};
 
@@ -134,6 +134,11 @@ impl Members {
         self.leaving.contains(&node)
     }
 
+    /// Number of members that are not leaving, this node included.
+    pub fn staying(&self) -> usize {
+        self.all.len() - self.leaving.len()
+    }
+
     /// Whether any member is leaving.
     pub fn has_leaving(&self) -> bool {
         !self.leaving.is_empty()
@@ -232,6 +237,12 @@ impl Members {
         self.iter().filter(|member| member.id != self.me)
     }
 
+    /// All other members, in a ring that begins after this node.
+    pub fn ring(&self) -> impl Iterator<Item = NodeId> {
+        let after = (Bound::Excluded(self.me), Bound::Unbounded);
+        self.all.range(after).chain(self.all.range(..self.me)).map(|(node, _)| *node)
+    }
+
     /// The owners of an object: the first two nodes by rendezvous hashing. For a generated id the node that generated
     /// it comes first, while it is a member.
     ///
@@ -243,20 +254,6 @@ impl Members {
             Some(minter) => Owners { primary: minter, backup: best },
             None => Owners { primary: best.unwrap_or(self.me), backup: next },
         }
-    }
-
-    /// The primary owner of an object if only the other members for which `is_candidate` returns true were members.
-    pub fn owner_among(
-        &self,
-        id: &ObjectId,
-        is_candidate: impl Fn(NodeId) -> bool,
-    ) -> Option<NodeId> {
-        let others = self.all.keys().copied().filter(|node| *node != self.me);
-        let candidates = others.filter(|node| is_candidate(*node));
-        let minter = id.minter().filter(|node| *node != self.me && self.contains(*node));
-        let hash = id.owner_hash();
-        let best = || candidates.max_by_key(|node| (score(hash, *node), *node));
-        minter.filter(|node| is_candidate(*node)).or_else(best)
     }
 
     /// The members with the highest and the second highest score for `hash`, except `skip`.
@@ -307,19 +304,10 @@ mod tests {
     }
 
     #[test]
-    fn an_owner_among_some_is_the_owner_in_a_cluster_of_those() {
-        let members = cluster(8);
-        let excluded = [3, 5].map(NodeId);
-        let mut others = members.clone();
-        others.resign();
-        excluded.iter().for_each(|node| assert!(others.remove(*node)));
-        let minted = (1..=8).map(|node| ObjectId::Minted { node: NodeId(node), serial: 9 });
-        let named = (0..50).map(|n| alloc::format!("group{n}/1").parse().unwrap());
-        for id in minted.chain(named) {
-            let owner = members.owner_among(&id, |node| !excluded.contains(&node));
-            assert_eq!(owner, Some(others.owners(&id).primary), "{id}");
-        }
-        assert_eq!(members.owner_among(&"x".parse().unwrap(), |_| false), None);
+    fn the_ring_begins_after_this_node() {
+        let mut members = Members::new(member(3));
+        [1, 2, 4, 5].into_iter().for_each(|id| assert!(members.insert(member(id))));
+        assert!(members.ring().eq([4, 5, 1, 2].map(NodeId)));
     }
 
     #[test]

@@ -13,8 +13,8 @@
 use alloc::{boxed::Box, format, string::String, sync::Arc, vec::Vec};
 
 use super::{
-    context::Context, entries::EntryChange, entry::Reserved, leases::notify_job_objects,
-    live::Live, names::prefix_owners, state::Directory,
+    context::Context, entries::EntryChange, entry::Reserved, live::Live, names::prefix_owners,
+    state::Directory,
 };
 use crate::{
     id::{Instance, Name, NodeId, ObjectId},
@@ -98,16 +98,11 @@ impl Directory {
         self.leases.keep_as_stray(context, lease, self.stray_ns);
     }
 
-    /// Sends all that they need to the nodes that are owners after this node has left, at once: only deletions, since
-    /// no holder could repeat them. `context` has the members without this node.
-    pub fn leave(&mut self, context: &mut Context<'_>) {
-        let jobs: Vec<Name> = self.leases.covered.keys().cloned().collect();
-        jobs.iter().for_each(|job| notify_job_objects(job, true, context));
-        let remembered: Vec<ObjectId> = self.remembered.iter().map(|(_, id)| id.clone()).collect();
-        for id in remembered {
-            self.settle(context, &id);
-            self.notify_owners(context, &id, &[]);
-        }
+    /// Sends a deletion to the nodes that are owners after this node has left, since no holder could repeat it. `context`
+    /// has the members without this node.
+    pub(crate) fn pass_on(&mut self, context: &mut Context<'_>, id: &ObjectId) {
+        self.settle(context, id);
+        self.notify_owners(context, id, &[]);
     }
 
     /// Applies pending membership changes to an entry before it is used.
@@ -204,6 +199,9 @@ impl Directory {
     fn notify_owners(&mut self, context: &mut Context<'_>, id: &ObjectId, rejoined: &[NodeId]) {
         let (now, members) = (context.now, context.members);
         let Some(entry) = self.entries.get_mut(id) else { return };
+        if entry.tombstone.is_none() && entry.buried(now).next().is_none() {
+            return;
+        }
         let (all, me) = (members.owners(id), members.me());
         let owners = || all.iter().filter(|owner| *owner != me);
         if let Some(tombstone) = &mut entry.tombstone {

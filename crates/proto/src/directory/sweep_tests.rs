@@ -98,7 +98,8 @@ fn a_leaving_node_sends_all_deletions_first() {
     let mut without_me = owner.members.clone();
     without_me.resign();
     let ((), outbox) = owner.run(|directory, context| {
-        directory.leave(&mut Context { members: &without_me, outbox: context.outbox, ..*context });
+        let context = &mut Context { members: &without_me, outbox: context.outbox, ..*context };
+        ids.iter().for_each(|id| directory.pass_on(context, id));
     });
     let sent = |id: &ObjectId| {
         outbox

@@ -1,18 +1,15 @@
-//! Work left before this node may close: pinned copies to hand over, folds to finish, replies of members to receive.
+//! Progress of leaving: the pinned copies that other members are requested to keep, and what this node waits for before it
+//! may close. Also the members that wait for this node before they leave.
 //!
-//! The sequence is in [`crate::node`]. Does not know copies beyond its arguments.
+//! [`crate::machines::replicas`] finds a member for each copy. The sequence is in [`crate::node`].
 
-use alloc::{
-    collections::{BTreeMap, BTreeSet},
-    vec::Vec,
-};
+use alloc::{collections::BTreeSet, vec::Vec};
 
 use crate::{
-    directory::Slice,
     event::LostObjects,
-    id::{Instance, NodeId, ObjectId},
+    id::{Instance, Name, NodeId, ObjectId},
     limits::LOST_NAMED_MAX,
-    machines::{membership_change::MembershipChange, world::World},
+    machines::{membership_change::MembershipChange, walk::Walk, world::World},
     message::Message,
     table::Table,
     time::Instant,
@@ -25,6 +22,11 @@ const FILL_TIMEOUT_NS: u64 = 1_000_000_000;
 #[derive(Debug, Default)]
 pub(crate) struct Leaving {
     stage: Stage,
+    /// The last copy for which another member was requested, and whether none is left.
+    reached: Option<Instance>,
+    is_over: bool,
+    /// When the next slice is due.
+    next_at: Instant,
     /// Leaving members that wait until no reduce of this node needs them.
     draining: BTreeSet<NodeId>,
 }
@@ -38,25 +40,9 @@ enum Stage {
     Left,
 }
 
-/// Work left before this node may close.
+/// What this node waits for, besides the replies of members that keep its copies.
 #[derive(Debug)]
 struct Work {
-    /// The walk through the pinned copies that begins to hand them over.
-    walk: Walk,
-    /// Pinned copies that are already handed over, although the walk has not reached them.
-    early: BTreeSet<Instance>,
-    /// Pinned copies to hand over, each with the members that were requested to take it.
-    open: BTreeMap<Instance, BTreeSet<NodeId>>,
-    /// The same by member.
-    requested: BTreeMap<NodeId, BTreeSet<Instance>>,
-    /// Members that have lost requests, each with those of its copies that another member is requested to take.
-    repeated: Vec<(NodeId, BTreeSet<Instance>)>,
-    /// Pinned copies that no other node can take.
-    untransferred: BTreeSet<Instance>,
-    /// Those of them whose write to disk may not have ended.
-    unwritten: BTreeSet<Instance>,
-    /// Pinned copies that were not submitted for writing to disk yet.
-    unspilled: Vec<Instance>,
     /// Pinned copies that clients are filling, and until when the node waits for them.
     filling: BTreeSet<Instance>,
     filling_until: Instant,
@@ -65,149 +51,26 @@ struct Work {
     until: Instant,
 }
 
-/// A walk through the copies of this node, a slice at a time.
-#[derive(Debug, Default)]
-struct Walk {
-    after: Option<Instance>,
-    is_over: bool,
-    /// When the next slice is due.
-    next_at: Instant,
-}
-
-impl Walk {
-    /// The next copies, at most `most`.
-    fn next(&mut self, most: usize, table: &Table) -> Vec<Instance> {
-        if self.is_over {
-            return Vec::new();
-        }
-        let some: Vec<Instance> = table.following(self.after).take(most).collect();
-        self.after = some.last().copied().or(self.after);
-        self.is_over = some.len() < most;
-        some
-    }
-}
-
 /// What is left to do once nothing can be handed over any more.
-#[derive(Debug)]
-struct Farewell {
-    /// What was not handed over.
-    work: Work,
+#[derive(Debug, Default)]
+pub(crate) struct Farewell {
+    pub(crate) next: FarewellStage,
     report: LostObjects,
-    walk: Walk,
+    /// Files that may be read until this node ends.
+    pub(crate) files: Vec<Instance>,
 }
 
-/// A slice of the copies of this node at the end of leaving.
-pub(crate) struct FarewellSlice {
-    pub(crate) copies: Vec<Instance>,
-    pub(crate) is_last: bool,
+/// What the last walk visits next: one kind of state, and the last key of it that was visited.
+#[derive(Clone, Debug)]
+pub(crate) enum FarewellStage {
+    Copies(Option<Instance>),
+    Jobs(Option<Name>),
+    Entries(Option<ObjectId>),
 }
 
-/// Members up to which a slice has its full number of copies: the choice of a holder looks at all members.
-const MEMBERS_OF_FULL_SLICES: usize = 64;
-
-/// How many copies one event handles.
-fn slice(world: &World) -> Slice {
-    let Slice { entries, pause_ns } = world.config().slice;
-    let share = world.members().len().div_ceil(MEMBERS_OF_FULL_SLICES).max(1);
-    Slice { entries: (entries / share).max(1), pause_ns }
-}
-
-/// Whether other members take over a copy.
-fn is_handed_over(instance: Instance, table: &Table) -> bool {
-    let copy = table.get(instance);
-    copy.is_some_and(|copy| copy.pinned && copy.is_complete() && !copy.doomed)
-}
-
-impl Work {
-    fn is_kept(&self) -> bool {
-        self.walk.is_over && self.open.is_empty() && self.filling.is_empty()
-    }
-
-    /// Whether the walk has not reached a copy yet.
-    fn is_ahead(&self, instance: Instance) -> bool {
-        !self.walk.is_over && Some(instance) > self.walk.after
-    }
-
-    /// Requests that another member take a pinned copy.
-    fn transfer(
-        &mut self,
-        instance: Instance,
-        mut requested: BTreeSet<NodeId>,
-        table: &Table,
-        world: &mut World,
-    ) {
-        let Some(copy) = table.get(instance) else { return };
-        let members = world.members();
-        let is_candidate = |node: NodeId| !requested.contains(&node) && !members.is_leaving(node);
-        // In order of ownership, so that copies spread over all remaining members.
-        let target = members.owner_among(&copy.id, is_candidate);
-        if !self.open.contains_key(&instance) && !self.untransferred.contains(&instance) {
-            self.unspilled.push(instance);
-        }
-        let Some(target) = target else {
-            self.close(instance);
-            self.untransferred.insert(instance);
-            self.unwritten.insert(instance);
-            return;
-        };
-        requested.insert(target);
-        self.requested.entry(target).or_default().insert(instance);
-        self.open.insert(instance, requested);
-        let (id, meta, inline) = (copy.id.clone(), copy.meta.clone(), copy.inline.clone());
-        let lifetime = copy.lifetime(world.now());
-        // It may have capacity later; without that, the object is lost.
-        let may_wait = true;
-        world
-            .send(target, Message::StoreReplica { id, instance, meta, inline, lifetime, may_wait });
-    }
-
-    /// Ends the requests to take a copy.
-    fn close(&mut self, instance: Instance) {
-        for node in self.open.remove(&instance).unwrap_or_default() {
-            if let Some(requested) = self.requested.get_mut(&node) {
-                requested.remove(&instance);
-            }
-        }
-    }
-
-    /// Sends the requests to a member that has lost them again, or to other members: a slice at a time.
-    fn request_again(&mut self, node: NodeId, table: &Table, world: &mut World) {
-        if let Some(requested) = self.requested.remove(&node).filter(|all| !all.is_empty()) {
-            self.repeated.push((node, requested));
-            self.hand_over(table, world);
-        }
-    }
-
-    /// When the next slice is due.
-    fn next_slice(&self) -> Option<Instant> {
-        (!self.walk.is_over || !self.repeated.is_empty()).then_some(self.walk.next_at)
-    }
-
-    /// Hands over one slice of the pinned copies.
-    fn hand_over(&mut self, table: &Table, world: &mut World) {
-        let slice = slice(world);
-        let mut left = slice.entries;
-        while left > 0
-            && let Some((node, instances)) = self.repeated.last_mut()
-        {
-            let (node, Some(instance)) = (*node, instances.pop_first()) else {
-                self.repeated.pop();
-                continue;
-            };
-            left -= 1;
-            if let Some(mut requested) = self.open.get(&instance).cloned() {
-                requested.remove(&node);
-                self.transfer(instance, requested, table, world);
-            }
-        }
-        if left > 0 {
-            for instance in self.walk.next(left, table) {
-                if is_handed_over(instance, table) && !self.early.remove(&instance) {
-                    self.transfer(instance, BTreeSet::new(), table, world);
-                }
-            }
-        }
-        self.walk.next_at = world.now() + slice.pause_ns;
+impl Default for FarewellStage {
+    fn default() -> Self {
+        Self::Copies(None)
     }
 }
 
@@ -234,14 +97,14 @@ impl Leaving {
         self.draining.len()
     }
 
-    /// When the current wait times out.
+    /// When the next slice is due, or the current wait times out.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         match &self.stage {
             Stage::Leaving(work) => {
                 let end = if work.filling.is_empty() { work.until } else { work.filling_until };
-                Some(work.next_slice().map_or(end, |at| at.min(end)))
+                Some(if self.is_over { end } else { end.min(self.next_at) })
             }
-            Stage::Ending(farewell) => Some(farewell.walk.next_at),
+            Stage::Ending(_) => Some(self.next_at),
             Stage::Active | Stage::Left => None,
         }
     }
@@ -255,20 +118,8 @@ impl Leaving {
     ) {
         let until = world.now() + timeout_ns;
         let filling_until = until.min(world.now() + FILL_TIMEOUT_NS);
-        self.stage = Stage::Leaving(Work {
-            walk: Walk::default(),
-            early: BTreeSet::new(),
-            open: BTreeMap::new(),
-            requested: BTreeMap::new(),
-            repeated: Vec::new(),
-            untransferred: BTreeSet::new(),
-            unwritten: BTreeSet::new(),
-            unspilled: Vec::new(),
-            filling,
-            filling_until,
-            undrained: BTreeSet::new(),
-            until,
-        });
+        let undrained = BTreeSet::new();
+        self.stage = Stage::Leaving(Work { filling, filling_until, undrained, until });
         let me = world.me();
         world.members_mut().begin_to_leave(me);
         for other in world.others() {
@@ -285,8 +136,10 @@ impl Leaving {
 
     /// Announces to members that are new, or have lost the announcement, that this node leaves.
     pub(crate) fn reannounce(&mut self, change: &MembershipChange, world: &mut World) {
-        for other in change.new_members(world) {
-            self.notify(other, world);
+        if self.work().is_some() {
+            for other in change.new_members(world) {
+                self.notify(other, world);
+            }
         }
     }
 
@@ -306,44 +159,39 @@ impl Leaving {
         }
     }
 
-    /// Hands over a copy that a client was filling when this node began to leave.
-    pub(crate) fn filled(&mut self, instance: Instance, table: &Table, world: &mut World) {
-        if let Some(work) = self.work() {
+    /// Removes a copy that a client was filling when this node began to leave. Returns whether the walk has passed it.
+    pub(crate) fn filled(&mut self, instance: Instance) -> bool {
+        let is_reached = self.is_over || Some(instance) <= self.reached;
+        self.work().is_some_and(|work| {
             work.filling.remove(&instance);
-            if work.is_ahead(instance) {
-                work.early.insert(instance);
-            }
-            // Even after its timeout, while other copies are still open.
-            work.transfer(instance, BTreeSet::new(), table, world);
-        }
+            is_reached
+        })
     }
 
     /// Forgets a pinned copy that no longer exists.
     pub(crate) fn forget(&mut self, instance: Instance) {
         if let Some(work) = self.work() {
-            work.close(instance);
-            work.untransferred.remove(&instance);
-            work.unwritten.remove(&instance);
             work.filling.remove(&instance);
         }
     }
 
-    /// Begins to hand over the pinned copies, or continues if a slice is due.
-    pub(crate) fn hand_over(&mut self, table: &Table, world: &mut World) {
-        let now = world.now();
-        if let Some(work) = self.work()
-            && work.next_slice().is_some_and(|at| at <= now)
-        {
-            work.hand_over(table, world);
+    /// The next copies for which another member is to be requested, if a slice is due.
+    pub(crate) fn next_copies(&mut self, table: &Table, world: &World) -> Vec<Instance> {
+        let is_due = !self.is_over && self.next_at <= world.now();
+        if !is_due || self.work().is_none() {
+            return Vec::new();
         }
+        let slice = Walk::slice(world);
+        let some: Vec<Instance> = table.following(self.reached).take(slice).collect();
+        self.reached = some.last().copied().or(self.reached);
+        self.is_over = some.len() < slice;
+        self.pause(world);
+        some
     }
 
-    /// Sends the requests to a member that has lost them, or that is gone with all that it took, again: to it or to
-    /// other members.
-    pub(crate) fn request_again(&mut self, node: NodeId, table: &Table, world: &mut World) {
-        if let Some(work) = self.work() {
-            work.request_again(node, table, world);
-        }
+    /// Schedules the next slice.
+    pub(crate) fn pause(&mut self, world: &World) {
+        self.next_at = world.now() + world.config().slice.pause_ns;
     }
 
     /// Stops waiting for positions at a member that is gone.
@@ -351,39 +199,10 @@ impl Leaving {
         self.draining.remove(&node);
     }
 
-    /// Handles the reply of a member that keeps a copy, or cannot.
-    pub(crate) fn replica_reply(
-        &mut self,
-        from: NodeId,
-        instance: Instance,
-        accepted: bool,
-        table: &Table,
-        world: &mut World,
-    ) {
-        let Some(work) = self.work() else { return };
-        let requested =
-            work.open.get(&instance).filter(|requested| requested.contains(&from)).cloned();
-        match requested {
-            Some(_) if accepted => work.close(instance),
-            Some(requested) => work.transfer(instance, requested, table, world),
-            None => {}
-        }
-    }
-
     pub(crate) fn expire(&mut self, now: Instant) {
         if let Some(work) = self.work().filter(|work| work.filling_until <= now) {
             work.filling.clear();
         }
-    }
-
-    /// Pinned copies that no other node has taken, and that were not submitted for writing to disk yet.
-    pub(crate) fn take_unspilled(&mut self) -> Vec<Instance> {
-        let Some(work) = self.work() else { return Vec::new() };
-        let mut unspilled = core::mem::take(&mut work.unspilled);
-        unspilled.retain(|instance| {
-            work.open.contains_key(instance) || work.untransferred.contains(instance)
-        });
-        unspilled
     }
 
     /// Notifies leaving members at which no reduce of this node has a position any more.
@@ -394,64 +213,29 @@ impl Leaving {
         }
     }
 
-    /// Stops handing over copies if no work is left or the deadline has passed. `is_written` returns whether the write
-    /// of a copy to disk has ended. Returns whether [`Self::next_farewell`] is due.
-    pub(crate) fn end(
-        &mut self,
-        has_folded: bool,
-        is_written: impl Fn(Instance) -> bool,
-        now: Instant,
-    ) -> bool {
-        if let Stage::Ending(farewell) = &self.stage {
-            return farewell.walk.next_at <= now;
+    /// Stops handing over copies if nothing is left to wait for, or its time is over. `is_done` returns whether nothing
+    /// else is.
+    pub(crate) fn end_if_done(&mut self, is_done: impl FnOnce() -> bool, now: Instant) {
+        let is_over = self.is_over;
+        let Some(work) = self.work() else { return };
+        let has_waited = is_over && work.filling.is_empty() && work.undrained.is_empty();
+        if work.until <= now || has_waited && is_done() {
+            self.stage = Stage::Ending(Farewell::default());
+            self.next_at = now;
         }
-        let Some(work) = self.work() else { return false };
-        let is_over = work.until <= now;
-        let has_written = |work: &mut Work| {
-            // A write that has ended is not looked at again.
-            while let Some(first) = work.unwritten.first().copied().filter(|it| is_written(*it)) {
-                work.unwritten.remove(&first);
-            }
-            work.unwritten.is_empty()
-        };
-        let is_done =
-            work.is_kept() && has_folded && work.undrained.is_empty() && has_written(work);
-        if !is_done && !is_over {
-            return false;
-        }
-        if let Stage::Leaving(work) = core::mem::take(&mut self.stage) {
-            let (report, walk) = (LostObjects::default(), Walk::default());
-            self.stage = Stage::Ending(Farewell { work, report, walk });
-        }
-        true
     }
 
-    /// The next slice of the copies of this node at the end of leaving.
-    pub(crate) fn next_farewell(&mut self, table: &Table, world: &World) -> Option<FarewellSlice> {
-        let Stage::Ending(farewell) = &mut self.stage else { return None };
-        let slice = slice(world);
-        let copies = farewell.walk.next(slice.entries, table);
-        farewell.walk.next_at = world.now() + slice.pause_ns;
-        Some(FarewellSlice { copies, is_last: farewell.walk.is_over })
-    }
-
-    /// Whether a pinned copy is lost because no other node has taken it.
-    pub(crate) fn is_lost(&self, instance: Instance, table: &Table) -> bool {
-        let Stage::Ending(Farewell { work, .. }) = &self.stage else { return false };
-        let is_reached = !work.is_ahead(instance) || work.early.contains(&instance);
-        work.untransferred.contains(&instance)
-            || work.open.contains_key(&instance)
-            || !is_reached && is_handed_over(instance, table)
-    }
-
-    /// Counts an object that is lost.
-    pub(crate) fn count_lost(&mut self, id: ObjectId) {
-        if let Stage::Ending(farewell) = &mut self.stage {
-            farewell.report.count += 1;
-            if farewell.report.ids.len() < LOST_NAMED_MAX {
-                farewell.report.ids.push(id);
-            }
+    /// The last walk of this node, if a slice of it is due.
+    pub(crate) fn farewell(&mut self, now: Instant) -> Option<&mut Farewell> {
+        match &mut self.stage {
+            Stage::Ending(farewell) if self.next_at <= now => Some(farewell),
+            _ => None,
         }
+    }
+
+    /// Whether no member was requested to take a copy in time.
+    pub(crate) fn is_ahead(&self, instance: Instance) -> bool {
+        !self.is_over && Some(instance) > self.reached
     }
 
     /// Ends leaving. Returns the objects that are lost.
@@ -459,6 +243,16 @@ impl Leaving {
         match core::mem::replace(&mut self.stage, Stage::Left) {
             Stage::Ending(farewell) => farewell.report,
             Stage::Active | Stage::Leaving(_) | Stage::Left => LostObjects::default(),
+        }
+    }
+}
+
+impl Farewell {
+    /// Counts an object that is lost.
+    pub(crate) fn count_lost(&mut self, id: ObjectId) {
+        self.report.count += 1;
+        if self.report.ids.len() < LOST_NAMED_MAX {
+            self.report.ids.push(id);
         }
     }
 }

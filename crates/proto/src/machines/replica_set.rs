@@ -27,6 +27,7 @@ use crate::{
     lifetime::Terms,
     limits::PROGRESS_WINDOW_NS,
     machines::world::World,
+    members::Members,
     message::Message,
     meta::Meta,
     mutants::{self, Mutant},
@@ -63,6 +64,8 @@ pub(crate) struct ReplicaSet {
     /// Nodes that kept it or were requested to, and were lost since. One may still have it when it rejoins, or receive
     /// the request after it has dropped this node's state.
     pub(crate) failed: BTreeSet<NodeId>,
+    /// Whether this node leaves, so that its own copy does not count, and a node without capacity may wait for it.
+    leaves: bool,
     /// When nodes without capacity are requested again.
     pub(crate) retry_at: Option<Instant>,
     /// When waiting requests fail because no other node is left.
@@ -80,6 +83,10 @@ pub(crate) fn replica_timeout_ns(bytes: u64, link: Link) -> u64 {
     let arriving_ns = u128::from(bytes) * 1_000_000_000 / bytes_per_second;
     PROGRESS_WINDOW_NS.saturating_add(u64::try_from(arriving_ns).unwrap_or(u64::MAX))
 }
+
+/// How many nodes are compared, those that follow this one in a ring: enough that the load is even, and few enough that a
+/// choice takes microseconds in a large cluster.
+const CANDIDATES: usize = 64;
 
 /// Time between two requests to nodes that had no capacity: 1 s.
 const RETRY_NS: u64 = 1_000_000_000;
@@ -107,6 +114,7 @@ impl ReplicaSet {
             returning: BTreeSet::new(),
             refused: BTreeSet::new(),
             failed: BTreeSet::new(),
+            leaves: false,
             retry_at: None,
             give_up_at: None,
         }
@@ -116,7 +124,7 @@ impl ReplicaSet {
     fn request_of(&self, instance: Instance, now: Instant) -> Message {
         let (id, meta, inline) = (self.id.clone(), self.meta.clone(), self.inline.clone());
         let lifetime = self.terms.as_ref().map(|terms| terms.to_lifetime(now));
-        Message::StoreReplica { id, instance, meta, inline, lifetime, may_wait: false }
+        Message::StoreReplica { id, instance, meta, inline, lifetime, may_wait: self.leaves }
     }
 
     fn is_known(&self, node: NodeId) -> bool {
@@ -179,8 +187,29 @@ impl ReplicaSet {
     }
 
     /// How many of the other nodes should have a replica.
-    pub(crate) fn wanted(&self, others: usize) -> usize {
-        self.replicas.saturating_sub(1).min(others)
+    pub(crate) fn wanted(&self, members: &Members) -> usize {
+        match self.leaves {
+            // At least one, even if no node is left to request it from.
+            true => self.replicas.max(1).min(members.staying()).max(1),
+            false => self.replicas.saturating_sub(1).min(members.len() - 1),
+        }
+    }
+
+    /// Begins to replace the copy of this node, which leaves.
+    pub(crate) fn leave(&mut self) {
+        self.leaves = true;
+        // They may have capacity later.
+        self.refused.clear();
+    }
+
+    /// Whether this node leaves, and no other one is left to request a replica from.
+    pub(crate) fn is_given_up(&self) -> bool {
+        self.leaves && self.pending().next().is_none()
+    }
+
+    /// Whether the copy of this node is being replaced.
+    pub(crate) const fn leaves(&self) -> bool {
+        self.leaves
     }
 
     /// Requests as many replicas as are missing, from `unresponsive` nodes last. Returns whether there are enough now.
@@ -191,7 +220,7 @@ impl ReplicaSet {
         unresponsive: &BTreeSet<NodeId>,
         world: &mut World,
     ) -> bool {
-        let wanted = self.wanted(world.members().others().count());
+        let wanted = self.wanted(world.members());
         let counts_requested =
             mutants::is_active(Mutant::CountsRequestedReplicas) && !self.requested.is_empty();
         if self.stored.len() >= wanted || counts_requested {
@@ -199,7 +228,12 @@ impl ReplicaSet {
             return true;
         }
         let missing = wanted.saturating_sub(self.stored.len() + self.requested.len());
-        let others = world.members().others().filter(|other| !self.is_known(other.id));
+        let members = world.members();
+        let is_candidate = |node: &NodeId| {
+            members.contains(*node) && !members.is_leaving(*node) && !self.is_known(*node)
+        };
+        let near = members.ring().filter(|node| !self.failed.contains(node) && is_candidate(node));
+        let failed = self.failed.iter().copied().filter(is_candidate);
         // First, nodes that may still have it. Then, the node that keeps the least for this one. Ties go to the next
         // node in a ring of all nodes, so that the replicas of many nodes spread as well.
         let rank = |node: NodeId| {
@@ -208,15 +242,18 @@ impl ReplicaSet {
             (unresponsive.contains(&node), is_new, stored, node.0.wrapping_sub(world.me().0))
         };
         let until = world.now() + replica_timeout_ns(self.bytes, world.config().link);
-        let mut others: Vec<_> = others.map(|other| (rank(other.id), other.id)).collect();
-        others.sort_unstable();
-        for (_, node) in others.into_iter().take(missing) {
+        let candidates = failed.chain(near.take(CANDIDATES));
+        let mut candidates: Vec<_> = candidates.map(|node| (rank(node), node)).collect();
+        candidates.sort_unstable();
+        for (_, node) in candidates.into_iter().take(missing) {
             self.requested.insert(node, until);
             *load.entry(node).or_default() += self.bytes;
             world.send(node, self.request_of(instance, world.now()));
         }
         let is_short = self.stored.len() + self.requested.len() < wanted;
-        let may_have_room = is_short && (self.overdue.is_empty() || !self.refused.is_empty());
+        // A node refuses a copy of a leaving one only if it will never have capacity.
+        let may_have_room =
+            is_short && !self.leaves && (self.overdue.is_empty() || !self.refused.is_empty());
         self.retry_at = may_have_room.then(|| self.retry_at.unwrap_or(world.now() + RETRY_NS));
         let is_stuck = is_short && !may_have_room && self.requested.is_empty();
         let has_no_candidate = is_stuck && !self.requests.is_empty();

@@ -42,6 +42,8 @@ pub(crate) struct Replicas {
     load: BTreeMap<NodeId, u64>,
     /// Nodes that missed a deadline and have not replied since: they are requested last.
     unresponsive: BTreeSet<NodeId>,
+    /// Pinned copies of this node, which leaves, that no other node takes.
+    untaken: BTreeSet<Instance>,
 }
 
 impl Replicas {
@@ -84,15 +86,63 @@ impl Replicas {
 
     /// Requests as many replicas as are missing, and replies to waiting clients once enough exist.
     fn send_requests(&mut self, instance: Instance, requests: &mut Requests, world: &mut World) {
-        let Self { all, load, unresponsive } = self;
+        let Self { all, load, unresponsive, .. } = self;
         let replied = all.update(&instance, |set| {
             set.send_requests(instance, load, unresponsive, world)
                 .then(|| (set.reached(), core::mem::take(&mut set.requests)))
         });
+        let is_enough = matches!(replied, Some(Some(_)));
         let (count, replied) = replied.flatten().unwrap_or_default();
         for request in replied {
             requests.reply(request, Ok(Reply::Replicated { replicas: count }), world);
         }
+        if let Some(set) = self.all.get(&instance).filter(|set| set.leaves())
+            && (is_enough || set.is_given_up())
+        {
+            if !is_enough && set.reached() == 1 {
+                self.untaken.insert(instance);
+            }
+            self.finish(instance, world);
+        }
+    }
+
+    /// Ends the replication of a copy of this node, which leaves: other nodes keep it, or none does.
+    fn finish(&mut self, instance: Instance, world: &mut World) {
+        let Some(set) = self.all.remove(&instance) else { return };
+        set.charged().for_each(|node| self.discharge(node, set.bytes));
+        // Another node was requested in addition, and was faster.
+        for node in set.pending() {
+            world.send(node, Message::ReleaseReplica { id: set.id.clone(), instance });
+        }
+    }
+
+    /// Handles that this node leaves: another node is to keep a pinned copy.
+    pub(crate) fn leave(
+        &mut self,
+        (instance, copy): (Instance, &Copy),
+        requests: &mut Requests,
+        world: &mut World,
+    ) {
+        if !self.contains(instance) {
+            self.all.insert(instance, ReplicaSet::new(copy));
+        }
+        self.all.update(&instance, ReplicaSet::leave);
+        self.send_requests(instance, requests, world);
+    }
+
+    /// Whether no node takes some copies of this one, which leaves.
+    pub(crate) fn lack_takers(&self) -> bool {
+        !self.untaken.is_empty()
+    }
+
+    /// Whether no node takes a copy of this one, which leaves.
+    pub(crate) fn lacks_taker(&self, instance: Instance) -> bool {
+        self.untaken.contains(&instance)
+    }
+
+    /// Whether another node has a replica.
+    pub(crate) fn is_elsewhere(&self, instance: Instance) -> bool {
+        self.all.get(&instance).is_some_and(|set| set.reached() > 1)
     }
 
     /// Subtracts bytes from the load of a node.
@@ -111,12 +161,11 @@ impl Replicas {
         requests: &mut Requests,
         world: &mut World,
     ) {
-        let wanted_of = world.members().others().count();
         let discharged = self.all.update(&instance, |set| {
             if set.settle(from) {
                 self.unresponsive.remove(&from);
                 set.failed.remove(&from);
-                if accepted && set.stored.len() >= set.wanted(wanted_of) {
+                if accepted && set.stored.len() >= set.wanted(world.members()) {
                     // Another node was requested in addition, and was faster.
                     world.send(from, Message::ReleaseReplica { id: set.id.clone(), instance });
                     return Some(Some(set.bytes));
@@ -199,6 +248,7 @@ impl Replicas {
 
     /// Ends the replication of a pinned copy that no longer exists.
     pub(crate) fn end(&mut self, instance: Instance, requests: &mut Requests, world: &mut World) {
+        self.untaken.remove(&instance);
         let Some(set) = self.all.remove(&instance) else { return };
         // They may look for an object that can no longer be found, and that no node puts again.
         for node in set.searching() {

@@ -1,34 +1,34 @@
-//! Leave: this node hands over the copies that only it has, finishes its folds, then leaves.
+//! Leave: this node replicates its pinned copies elsewhere, finishes its folds, then leaves.
 //!
 //! Client requests fail at once. But clients may still seal objects that they are filling, which others may be reading.
 //!
-//! If this node leaves files for the next one, all pinned copies are written to disk while other members are requested
-//! to adopt them. The files of adopted copies are removed; the others stay. Otherwise a copy that no member adopts is
-//! lost, if any member stays: the owners ([`Message::Abandon`]) and the user of this node are notified.
+//! Each pinned copy gets one more replica ([`crate::machines::replicas`]). If this node leaves files for the next one, all
+//! pinned copies are written to disk meanwhile. The files of copies that others keep are removed; the others stay.
+//! Otherwise a copy that no member takes is lost, if any member stays: the owners ([`Message::Abandon`]) and the user of
+//! this node are notified.
 //!
 //! A reduce that folds on this node would have to restart, so this node sends [`Message::Leaving`] to every member.
-//! From then on the members' reduces use no position here; they take an input from the node that adopts it. A member
+//! From then on the members' reduces use no position here; they take an input from the node that keeps it now. A member
 //! replies ([`Message::Drained`]) once none of its reduces has a position here. Earlier orders have arrived by then,
 //! since messages of one member keep their order. Reduces of this node's own clients fail at once: their results would
 //! be lost with this node.
 //!
 //! ```text
-//!   leave request --> adopted or on disk, unseated, folds over --> Leave
+//!   leave request --> replicated or on disk, unseated, folds over --> Leave
 //!         |                                                ^
 //!         +--------------- time limit reached -------------+  reduces that fold here restart without it
 //! ```
 
-use alloc::vec::Vec;
-
 use super::Node;
 use crate::{
-    directory,
+    directory::{Context, notify_job_objects},
     error::Error,
     event::Action,
     id::{Instance, NodeId},
-    machines::requests::RequestKind,
+    machines::{leaving::FarewellStage, requests::RequestKind, walk::Walk},
+    members::Members,
     message::Message,
-    table::{FileState, Residency},
+    table::{Copy, FileState, Residency},
 };
 
 impl Node {
@@ -58,16 +58,28 @@ impl Node {
             let error = Error::NodeDown(alloc::format!("node {me} is closing"));
             self.requests.reply(request, Err(error), &mut self.world);
         }
-        // A node that requested adoption here requests it from another member.
+        // A node that requested a replica here requests it from another member.
         for id in self.hosted_replicas.refuse_all(&mut self.world) {
             self.end_if_unwanted(&id);
         }
         self.hand_over();
     }
 
-    /// Hands over a slice of the pinned copies, if one is due.
+    /// Requests another member for each pinned copy of a slice, if one is due.
     pub(super) fn hand_over(&mut self) {
-        self.leaving.hand_over(self.copies.table(), &mut self.world);
+        for instance in self.leaving.next_copies(self.copies.table(), &self.world) {
+            self.replicate_elsewhere(instance);
+        }
+    }
+
+    /// Requests another member for a pinned copy of this node, which leaves.
+    pub(super) fn replicate_elsewhere(&mut self, instance: Instance) {
+        let copy = self.copies.get(instance);
+        let Some(copy) = copy.filter(|copy| is_handed_over(copy)) else { return };
+        self.replicas.leave((instance, copy), &mut self.requests, &mut self.world);
+        if self.copies.is_persistent() {
+            self.copies.write_if_capacity(instance, &mut self.world);
+        }
     }
 
     /// A member is leaving: reduces of this node order no new folds there.
@@ -90,33 +102,74 @@ impl Node {
     /// Leaves once nothing is left to do, or when its time is over. Called after each event, so that all messages of
     /// that event are sent first.
     pub(super) fn leave_when_empty(&mut self) {
-        if self.copies.is_persistent() {
-            self.spill_untransferred();
-        }
-        let has_folded = self.worker.is_done() && self.ring_results.len() == 0;
-        let Self { leaving, copies, world, .. } = self;
-        let is_written = |instance| {
-            let state = copies.get(instance).map(|copy| copy.file_state);
-            !matches!(state, Some(FileState::Writing(_)))
+        let Self { leaving, replicas, copies, worker, ring_results, world, .. } = self;
+        let is_done = || {
+            let has_folded = worker.is_done() && ring_results.len() == 0;
+            // What no member takes stays on disk for the next node.
+            let is_written = !replicas.lack_takers() || !copies.is_writing();
+            has_folded && replicas.len() == 0 && is_written
         };
-        if !leaving.end(has_folded, is_written, world.now()) {
-            return;
+        leaving.end_if_done(is_done, world.now());
+        if leaving.farewell(world.now()).is_some() {
+            self.take_leave();
         }
-        let Some(slice) = leaving.next_farewell(copies.table(), world) else { return };
-        self.take_leave_of(&slice.copies);
-        if !slice.is_last {
-            return;
-        }
-        self.drop_files_in_use();
+    }
+
+    /// Visits one slice of what the other nodes must learn, and then leaves.
+    fn take_leave(&mut self) {
         let mut without_me = self.world.members().clone();
         without_me.resign();
-        self.update_directory(|directory, world| {
-            directory.leave(&mut directory::Context {
-                members: &without_me,
-                outbox: world.outbox,
-                ..*world
-            });
-        });
+        for _ in 0..Walk::slice(&self.world) {
+            let Some(farewell) = self.leaving.farewell(self.world.now()) else { return };
+            let stage = farewell.next.clone();
+            let Some(next) = self.take_leave_of(stage, &without_me) else {
+                return self.end_leave();
+            };
+            if let Some(farewell) = self.leaving.farewell(self.world.now()) {
+                farewell.next = next;
+            }
+        }
+        self.leaving.pause(&self.world);
+    }
+
+    /// Handles the next one of a kind, and returns where to continue. The nodes that are owners after this node has left
+    /// get what no holder could repeat.
+    fn take_leave_of(&mut self, stage: FarewellStage, after_me: &Members) -> Option<FarewellStage> {
+        let later = |world: &mut Context<'_>, visit: &mut dyn FnMut(&mut Context<'_>)| {
+            visit(&mut Context { members: after_me, outbox: world.outbox, ..*world });
+        };
+        Some(match stage {
+            FarewellStage::Copies(after) => {
+                let next = self.copies.table().following(after).next();
+                let Some(instance) = next else { return Some(FarewellStage::Jobs(None)) };
+                self.end_copy(instance);
+                FarewellStage::Copies(Some(instance))
+            }
+            FarewellStage::Jobs(after) => {
+                let next = self.directory.next_job(after.as_ref());
+                let Some(job) = next else { return Some(FarewellStage::Entries(None)) };
+                self.update_directory(|_, world| {
+                    later(world, &mut |world| notify_job_objects(&job, true, world));
+                });
+                FarewellStage::Jobs(Some(job))
+            }
+            FarewellStage::Entries(after) => {
+                let id = self.directory.next_entry(after.as_ref())?.clone();
+                self.update_directory(|directory, world| {
+                    later(world, &mut |world| directory.pass_on(world, &id));
+                });
+                FarewellStage::Entries(Some(id))
+            }
+        })
+    }
+
+    /// Sends the last messages.
+    fn end_leave(&mut self) {
+        if let Some(farewell) = self.leaving.farewell(self.world.now()) {
+            for instance in core::mem::take(&mut farewell.files) {
+                self.world.act(Action::DropSpilled { instance });
+            }
+        }
         for other in self.world.others() {
             self.world.send(other, Message::Leave);
         }
@@ -124,34 +177,39 @@ impl Node {
         self.world.act(Action::Left { lost });
     }
 
-    /// Writes copies that no other node adopted to disk, if there is room.
-    fn spill_untransferred(&mut self) {
-        for instance in self.leaving.take_unspilled() {
-            self.copies.write_if_capacity(instance, &mut self.world);
-        }
+    /// Whether a pinned copy is lost because no other node has taken it.
+    fn is_lost(&self, instance: Instance) -> bool {
+        let is_requested = self.replicas.contains(instance) || self.replicas.lacks_taker(instance);
+        self.copies.get(instance).is_some_and(is_handed_over)
+            && !self.replicas.is_elsewhere(instance)
+            && (is_requested || self.leaving.is_ahead(instance))
     }
 
-    /// Reports pinned copies that no other node has to their owners, unless no member stays. The owners have the bytes
-    /// of small objects. Copies on disk for the next node are not lost.
+    /// Reports a pinned copy that no other node has to its owners, unless no member stays. The owners have the bytes of a
+    /// small object. A copy on disk for the next node is not lost.
     ///
-    /// Removes files of adopted copies. The next node must not restore them, since they may be deleted by then.
-    fn take_leave_of(&mut self, some: &[Instance]) {
+    /// Removes the file of a copy that another member keeps. The next node must not restore it, since it may be deleted
+    /// by then.
+    fn end_copy(&mut self, instance: Instance) {
+        let Some(copy) = self.copies.get(instance) else { return };
         let is_persistent = self.copies.is_persistent();
-        let members = self.world.members();
-        let is_last = self.world.others().into_iter().all(|other| members.is_leaving(other));
-        let is_reported = !is_last || is_persistent;
-        for instance in some.iter().copied() {
-            let Some(copy) = self.copies.get(instance) else { continue };
-            let is_lost = self.leaving.is_lost(instance, self.copies.table());
-            let is_restored = is_persistent && copy.file_state == FileState::Written;
-            if is_lost && is_reported && copy.inline.is_none() && !is_restored {
-                let id = copy.id.clone();
-                self.world.send_owners(&id, &Message::Abandon { id: id.clone(), instance });
-                self.leaving.count_lost(id);
+        let is_restored = is_persistent && copy.file_state == FileState::Written;
+        let is_reported = self.world.members().staying() > 0 || is_persistent;
+        let lost = (copy.inline.is_none() && is_reported && !is_restored).then(|| copy.id.clone());
+        let (is_dropped, residency) = (self.is_file_dropped(instance), copy.residency);
+        if let Some(id) = lost.filter(|_| self.is_lost(instance)) {
+            self.world.send_owners(&id, &Message::Abandon { id: id.clone(), instance });
+            if let Some(farewell) = self.leaving.farewell(self.world.now()) {
+                farewell.count_lost(id);
             }
-            if copy.residency == Residency::Memory && self.is_file_dropped(instance) {
-                self.copies.abandon_file(instance, &mut self.world);
-            }
+        }
+        if !is_dropped {
+            return;
+        }
+        if residency == Residency::Memory {
+            self.copies.abandon_file(instance, &mut self.world);
+        } else if let Some(farewell) = self.leaving.farewell(self.world.now()) {
+            farewell.files.push(instance);
         }
     }
 
@@ -160,19 +218,12 @@ impl Node {
         let Some(copy) = self.copies.get(instance).filter(|_| self.copies.is_persistent()) else {
             return false;
         };
-        let is_lost = self.leaving.is_lost(instance, self.copies.table());
-        let is_kept = copy.file_state == FileState::Written && is_lost && !copy.doomed;
+        let is_kept = copy.file_state == FileState::Written && self.is_lost(instance);
         copy.file_state.has_file() && !is_kept
     }
+}
 
-    /// Removes files of adopted copies that may be read until this node ends.
-    fn drop_files_in_use(&mut self) {
-        let table = self.copies.table().iter();
-        let in_use = table.filter(|(_, copy)| copy.residency != Residency::Memory);
-        let mut instances: Vec<Instance> = in_use.map(|(instance, _)| instance).collect();
-        instances.retain(|instance| self.is_file_dropped(*instance));
-        for instance in instances {
-            self.world.act(Action::DropSpilled { instance });
-        }
-    }
+/// Whether other members take over a copy.
+fn is_handed_over(copy: &Copy) -> bool {
+    copy.pinned && copy.is_complete() && !copy.doomed
 }

@@ -42,7 +42,6 @@ impl Node {
             self.world.send(member.id, Message::StateDropped);
         }
         self.meet(member, Some(member.id).filter(|_| forgotten));
-        self.leaving.request_again(member.id, self.copies.table(), &mut self.world);
     }
 
     pub(super) fn learn(&mut self, from: NodeId, told: &[Member]) {
@@ -69,7 +68,6 @@ impl Node {
         }
         change.forgotten.insert(node);
         self.members_changed(change);
-        self.leaving.request_again(node, self.copies.table(), &mut self.world);
     }
 
     /// A member had declared this node dead and treats it as new. This node does the same with that member.
@@ -81,7 +79,6 @@ impl Node {
         let mut change = MembershipChange::new(self.world.members().clone(), Some(by));
         change.forgotten.insert(by);
         self.members_changed(change);
-        self.leaving.request_again(by, self.copies.table(), &mut self.world);
         self.membership.refute_failure(&mut self.world);
     }
 

@@ -219,7 +219,9 @@ impl Node {
         }
         self.announce(instance);
         self.completed(instance);
-        self.leaving.filled(instance, self.copies.table(), &mut self.world);
+        if self.leaving.filled(instance) {
+            self.replicate_elsewhere(instance);
+        }
         Ok(Reply::Put { id })
     }
 

@@ -225,6 +225,5 @@ impl Node {
     /// Another node keeps a replica, can't keep it, or wants to return it.
     pub(super) fn replica_reply(&mut self, from: NodeId, instance: Instance, accepted: bool) {
         self.replicas.replied(from, instance, accepted, &mut self.requests, &mut self.world);
-        self.leaving.replica_reply(from, instance, accepted, self.copies.table(), &mut self.world);
     }
 }

@@ -162,6 +162,11 @@ impl Copies {
         has_changed
     }
 
+    /// Whether any copy is being written to disk.
+    pub(crate) fn is_writing(&self) -> bool {
+        self.spill_files.is_writing()
+    }
+
     /// Whether copies wait for capacity, and nothing is being written that would help.
     pub(crate) fn is_short(&self) -> bool {
         self.capacity_queue.len() > 0 && !self.spill_files.is_writing()
