@@ -70,6 +70,18 @@ pub enum Mutant {
     IgnoresWriteErrors,
     /// Leases of a dead member's clients remain.
     KeepsLeasesOfFailedNodes,
+    /// A copy counts as complete although its digest is wrong.
+    IgnoresDigests,
+    /// A copy counts as corrupt at all holders once one has sent wrong bytes.
+    GivesUpAfterOneCorruptCopy,
+    /// A small object with wrong bytes is not requested again.
+    IgnoresCorruptSmallObjects,
+    /// Sources that send corrupt blocks are not avoided.
+    TrustsCorruptSources,
+    /// A member that is barred remains one.
+    KeepsRevokedMembers,
+    /// The copies that a forked child reads are not pinned for it.
+    IgnoresForks,
 }
 
 impl Mutant {

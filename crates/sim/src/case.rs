@@ -30,7 +30,19 @@ pub struct Case {
 impl Case {
     /// Generates the simulation of `seed`.
     pub fn new(seed: u64) -> Self {
-        Self { seed, plan: Plan::new(&mut Dice::new(seed)) }
+        let mut plan = Plan::new(&mut Dice::new(seed));
+        // Separate random numbers, so that these faults do not change the plans of other seeds.
+        let mut dice = Dice::new(seed ^ u64::MAX >> 1);
+        if dice.chance(20) {
+            plan.add_damage(&mut dice);
+        }
+        if dice.chance(8) {
+            plan.add_revocations(&mut dice);
+        }
+        if dice.chance(15) {
+            plan.add_forks(&mut dice);
+        }
+        Self { seed, plan }
     }
 
     /// Runs the simulation to its end and checks the final state.

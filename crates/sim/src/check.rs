@@ -49,6 +49,7 @@ impl World {
             broken = Some(format!("{node:?} counts {kept:?} of its copies, which are {counted:?}"));
         }
         broken = broken.or_else(|| self.check_disk(node));
+        broken = broken.or_else(|| self.counts_barred(node));
         if let Some(cycle) = self.directory_cycle(node) {
             broken = Some(cycle);
         }

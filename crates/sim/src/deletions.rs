@@ -141,7 +141,7 @@ fn plan(dice: &mut Dice) -> Plan {
 fn separates_ns(fault: Fault, time_ns: u64) -> u64 {
     match fault {
         Fault::Freeze if time_ns <= DETECTION_NS / 3 => 0,
-        Fault::Slow { .. } => 0,
+        Fault::Slow { .. } | Fault::Blocks { .. } | Fault::Copies { .. } => 0,
         // Until they connect through a relay.
         Fault::Pair | Fault::OneWay => time_ns.min(DETOUR_NS) + SECOND,
         Fault::Freeze | Fault::Off | Fault::NoReceive | Fault::Partition => time_ns + AFTER_NS,

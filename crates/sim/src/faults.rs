@@ -104,8 +104,11 @@ impl World {
         if up.len() < 2 || !self.all_have_met() {
             return;
         }
-        self.users.is_shrunk = true;
         let one = up[at as usize % up.len()];
+        if let Fault::Blocks { .. } | Fault::Copies { .. } = fault {
+            return self.damage(one, fault, until);
+        }
+        self.users.is_shrunk = true;
         match fault {
             Fault::Freeze => {
                 self.trace.line(self.now, Some(one), "world", || format!("frozen until {until}"));
@@ -127,7 +130,9 @@ impl World {
         let (one, other) = (up[number % up.len()], up[(number + 1) % up.len()]);
         let half = |node: NodeId| (node.0 >> (number % 3)) % 2;
         let is_cut = |(from, to): &(NodeId, NodeId)| match fault {
-            Fault::Freeze | Fault::Slow { .. } => false,
+            Fault::Freeze | Fault::Slow { .. } | Fault::Blocks { .. } | Fault::Copies { .. } => {
+                false
+            }
             Fault::Off => (*from == one) != (*to == one),
             Fault::NoReceive => *to == one && *from != one,
             Fault::Pair => (*from, *to) == (one, other) || (*from, *to) == (other, one),
@@ -172,6 +177,7 @@ impl World {
             | SimEvent::BlockRead { node, .. }
             | SimEvent::Alarm { node, .. }
             | SimEvent::SurveyAlarm { node, .. }
+            | SimEvent::Barred { node, .. }
             | SimEvent::FetchOver { node, .. }
             | SimEvent::FoldOver { node, .. } => *node,
             SimEvent::FlowRequested { flow } | SimEvent::BlockSent { flow } => {
@@ -183,12 +189,14 @@ impl World {
             SimEvent::Users(Later::Cancel { request }) => self.users.requests.get(request)?.node,
             SimEvent::Users(
                 Later::Release { node, .. }
+                | Later::ChildEnds { node, .. }
                 | Later::Locations { node, .. }
                 | Later::Put { node, .. },
             ) => *node,
             SimEvent::Users(Later::Begin { .. })
             | SimEvent::Reroute { .. }
             | SimEvent::CheckSources { .. }
+            | SimEvent::Ended { .. }
             | SimEvent::Heal
             | SimEvent::RunPrograms
             | SimEvent::WakeProgram { .. }

@@ -15,12 +15,14 @@
 
 mod case;
 mod check;
+mod damage;
 mod delays;
 mod deletions;
 mod dice;
 mod disk;
 mod faults;
 mod fold;
+mod forks;
 pub mod leaving;
 mod lifetimes;
 mod net;
@@ -30,6 +32,7 @@ mod plan;
 mod programs;
 mod queries;
 mod replicas;
+mod revoked;
 pub mod scale;
 mod shell;
 mod shrink;

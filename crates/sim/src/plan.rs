@@ -43,6 +43,9 @@ pub(crate) struct Plan {
     /// Whether puts without a name fill slots of other clients.
     #[serde(default)]
     pub(crate) has_slots: bool,
+    /// Whether hosts may send damaged bytes, and objects have digests.
+    #[serde(default)]
+    pub(crate) is_damaged: bool,
     /// End of the plan: no act starts later.
     pub(crate) end: Instant,
 }
@@ -77,6 +80,10 @@ pub(crate) enum Fault {
     OneWay,
     /// About half of the nodes and the others cannot reach each other.
     Partition,
+    /// This percentage of the blocks that a host sends do not match their checksums.
+    Blocks { percent: u64 },
+    /// This percentage of the blocks and small objects that a host sends are wrong, which only digests reveal.
+    Copies { percent: u64 },
 }
 
 /// An object that a client creates, unless something fails.
@@ -191,6 +198,15 @@ pub(crate) enum Act {
     Crash {
         at: u64,
     },
+    /// A member is barred from the cluster.
+    Revoke {
+        at: u64,
+    },
+    /// A client forks; its child ends after some time.
+    Fork {
+        at: u64,
+        time_ns: u64,
+    },
     /// A process fails, and another one starts at its address.
     Restart {
         at: u64,
@@ -226,6 +242,8 @@ impl Act {
             | Self::Join
             | Self::Leave { .. }
             | Self::Crash { .. }
+            | Self::Revoke { .. }
+            | Self::Fork { .. }
             | Self::Restart { .. }
             | Self::Break { .. }
             | Self::Fault { .. } => Vec::new(),
@@ -253,6 +271,7 @@ impl Plan {
             has_jobs: false,
             reserves: false,
             has_slots: false,
+            is_damaged: false,
             end,
         }
     }

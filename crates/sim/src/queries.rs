@@ -89,6 +89,7 @@ impl World {
                 self.users.came.insert(copy.id.clone());
             }
         }
+        self.note_complete_since(node);
     }
 
     /// Checks the reply to a wait: as many objects as requested, each complete or lost.

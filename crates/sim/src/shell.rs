@@ -73,6 +73,8 @@ pub(crate) struct Slot {
     pub(crate) is_freed: bool,
     /// The last allocation failed.
     is_refused: bool,
+    /// Whether its node expects a digest of what arrives.
+    pub(crate) has_digest: bool,
     /// Flows and folds that read it.
     pub(crate) flows: BTreeSet<u64>,
     pub(crate) folds: BTreeSet<u64>,
@@ -90,6 +92,7 @@ impl Slot {
             is_complete: true,
             is_freed: false,
             is_refused: false,
+            has_digest: false,
             flows: BTreeSet::new(),
             folds: BTreeSet::new(),
         }
@@ -99,6 +102,11 @@ impl Slot {
     pub(crate) fn copied(&self) -> Self {
         let (blocks, filled, size) = (self.blocks.clone(), self.filled, self.size);
         Self { blocks, filled, size, ..Self::empty(self.host, self.instance) }
+    }
+
+    /// Whether a block is wrong, which only the digest of the whole object reveals.
+    pub(crate) fn is_wrong(&self) -> bool {
+        self.blocks.iter().flatten().any(Content::is_wrong)
     }
 
     /// Number of blocks when complete.
@@ -121,8 +129,12 @@ impl Slot {
     /// The content of a range of bytes, once all blocks with them are present.
     fn content(&self, bytes: Range<u64>) -> Option<&Content> {
         let mut blocks = (bytes.start / BLOCK_BYTES) as u32..blocks_of(bytes.end);
-        let first = self.block(blocks.next()?)?;
-        blocks.all(|block| self.block(block).is_some()).then_some(first)
+        let mut content = self.block(blocks.next()?)?;
+        for block in blocks {
+            let next = self.block(block)?;
+            content = if next.is_wrong() { next } else { content };
+        }
+        Some(content)
     }
 
     fn missing(&self) -> Vec<u32> {

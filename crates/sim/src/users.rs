@@ -99,6 +99,7 @@ pub(crate) struct PendingRequest {
     pub(crate) node: NodeId,
     pub(crate) client: ClientId,
     pub(crate) purpose: Purpose,
+    pub(crate) at: Instant,
     pub(crate) deadline: Option<Instant>,
     /// Canceled, or its client has ended.
     pub(crate) is_void: bool,
@@ -208,6 +209,11 @@ pub(crate) enum Later {
         node: NodeId,
         client: ClientId,
     },
+    /// The child of a fork ends.
+    ChildEnds {
+        node: NodeId,
+        child: ClientId,
+    },
     /// A process starts at the address of one that failed.
     Begin {
         member: Member,
@@ -265,6 +271,25 @@ impl Users {
         let from = (node, instance, ClientId(0));
         let (found, _) = self.reads.range(from..).next()?;
         ((found.0, found.1) == (node, instance)).then_some(found.2)
+    }
+
+    /// The clients that read something, with their nodes.
+    pub(crate) fn reading(&self) -> BTreeSet<(NodeId, ClientId)> {
+        self.reads.keys().map(|(node, _, client)| (*node, *client)).collect()
+    }
+
+    /// Makes a child read once each copy that a client reads.
+    pub(crate) fn fork(&mut self, node: NodeId, client: ClientId) -> ClientId {
+        let child = ClientId(self.count());
+        let held = self.reads.keys().filter(|(_, _, reader)| *reader == client);
+        let held: Vec<Instance> = held.map(|(_, instance, _)| *instance).collect();
+        self.reads.extend(held.into_iter().map(|instance| ((node, instance, child), 1)));
+        child
+    }
+
+    /// Ends all reads of a client.
+    pub(crate) fn end_reads(&mut self, client: ClientId) {
+        self.reads.retain(|(_, _, reader), _| *reader != client);
     }
 
     /// The objects with an id.

@@ -1,5 +1,5 @@
-//! Passes all that nodes and clients send through its wire format: what arrives must equal what was sent. The receiver
-//! then gets the original, whose bytes of small objects are shared.
+//! Passes all that nodes and clients send through its wire format: what arrives must equal what was
+//! sent. The receiver then gets the original, whose bytes of small objects are shared.
 
 use std::fmt::Debug;
 
@@ -16,8 +16,8 @@ use crate::{
 };
 
 impl World {
-    /// Passes a message between nodes. A real receiver drops the connection if the frame is too long or the message is
-    /// inconsistent.
+    /// Passes a message between nodes. A real receiver drops the connection if the frame is too
+    /// long or the message is inconsistent.
     pub(crate) fn pass_message(&mut self, from: NodeId, message: &Message) {
         if !message.is_valid() {
             self.fail(format!("{from:?} sends an inconsistent message: {message:?}"));

@@ -3,7 +3,10 @@
 mod connections;
 mod surveying;
 
-use std::{collections::BTreeMap, net::SocketAddr};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::SocketAddr,
+};
 
 use hoplite_proto::{
     id::{FetchId, Instance, NodeId, RequestId},
@@ -15,6 +18,7 @@ use hoplite_proto::{
 use hoplite_survey::Surveys;
 
 use crate::{
+    damage::Damage,
     dice::Dice,
     net::{Net, Racks},
     payload::Piece,
@@ -38,6 +42,9 @@ pub(crate) struct World {
     pub(crate) shell: Shell,
     pub(crate) users: Users,
     pub(crate) programs: Programs,
+    pub(crate) damage: Damage,
+    /// Members that are revoked, each with the nodes that have barred it.
+    pub(crate) revoked: BTreeMap<NodeId, BTreeSet<NodeId>>,
     pub(crate) trace: Trace,
     pub(crate) sabotage: Option<Mutation>,
     /// The first finding of a checker.
@@ -147,6 +154,15 @@ pub(crate) enum SimEvent {
         failure: Option<String>,
         target: Option<SlotId>,
     },
+    /// A node has read that a member is revoked.
+    Barred {
+        node: NodeId,
+        member: NodeId,
+    },
+    /// The process of a revoked member ends.
+    Ended {
+        node: NodeId,
+    },
     /// Two nodes that cannot reach each other try to connect through a relay.
     Reroute {
         one: NodeId,
@@ -218,6 +234,8 @@ impl World {
             shell: Shell::default(),
             users: Users::new(&plan.objects),
             programs: Programs::default(),
+            damage: Damage::new(seed),
+            revoked: BTreeMap::new(),
             trace,
             sabotage,
             failure: None,
@@ -369,6 +387,8 @@ impl World {
                 self.file_written(node, instance, number);
             }
             SimEvent::BlockRead { node, slot, index } => self.block_read(node, slot, index),
+            SimEvent::Barred { node, member } => self.bar(node, member),
+            SimEvent::Ended { node } => self.stop_host(node, true),
             SimEvent::Reroute { one, other } => self.reroute(one, other),
             SimEvent::CheckSources { start, instance } => {
                 self.check_sources(start, instance, false)

@@ -216,6 +216,9 @@ impl Membership {
         reason: String,
         world: &mut World,
     ) -> Option<Departure> {
+        if mutants::is_active(Mutant::KeepsRevokedMembers) {
+            return None;
+        }
         self.remove_member(node, DepartureReason::Revoked { reason }, world)
     }
 

@@ -12,6 +12,7 @@ use alloc::{format, string::String, vec::Vec};
 
 use crate::{
     id::{Instance, NodeId},
+    mutants::{self, Mutant},
     rate::RateMeter,
     time::Instant,
     timed::Deadline,
@@ -125,6 +126,9 @@ impl Pull {
             return DigestMismatch::All;
         }
         self.corrupt.push(source);
+        if mutants::is_active(Mutant::GivesUpAfterOneCorruptCopy) {
+            return DigestMismatch::All;
+        }
         // A source that only failed is tried again before one that sent a corrupt copy.
         self.avoid.clone_from(&self.corrupt);
         DigestMismatch::One

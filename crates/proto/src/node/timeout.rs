@@ -15,6 +15,7 @@ use crate::{
         claims::Ending,
         requests::{EndedRequest, RequestKind, WaitProgress, names::stop_latest},
     },
+    mutants::{self, Mutant},
     request::{Reply, Waiting},
     table::Residency,
 };
@@ -196,6 +197,9 @@ impl Node {
     }
 
     pub(super) fn client_forked(&mut self, client: ClientId, child: ClientId) {
+        if mutants::is_active(Mutant::IgnoresForks) {
+            return;
+        }
         for instance in self.readers.inherit(client, child) {
             self.copies.add_reader(instance);
         }

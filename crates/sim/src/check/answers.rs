@@ -43,6 +43,9 @@ impl World {
                         slot.end()
                     ));
                 }
+                if slot.is_wrong() {
+                    return self.fail(format!("wrong bytes: a get of {id:?} returned {instance}"));
+                }
                 slot.block(0).cloned()
             }
         };
@@ -150,6 +153,11 @@ impl World {
             || matches!(error, Error::NodeDown(_)) && is_leaving
         {
             return Ok(());
+        }
+        if let (Purpose::Get { id, .. }, Error::ObjectCorrupt { senders, .. }) =
+            (&pending.purpose, error)
+        {
+            return self.check_corrupt(pending.node, id, pending.at, senders);
         }
         let objects: Vec<usize> = match &pending.purpose {
             Purpose::Reserve { object }

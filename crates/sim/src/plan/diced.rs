@@ -27,6 +27,7 @@ impl Plan {
             has_jobs: false,
             reserves: false,
             has_slots: false,
+            is_damaged: false,
             config: config(dice),
             slot_failures: if dice.chance(10) { 4 } else { 0 },
             disk: None,

@@ -164,6 +164,7 @@ impl World {
             Some(Mutation::ServesOtherBytes) if next == 1 => Content::of(Tag(u64::MAX)),
             _ => content,
         };
+        let content = self.as_sent(number, content);
         let Some(flow) = self.shell.flows.get_mut(&number) else { return };
         flow.next += 1;
         flow.in_flight += 1;
@@ -197,6 +198,9 @@ impl World {
     }
 
     pub(crate) fn block_arrived(&mut self, number: u64, piece: Piece) {
+        if piece.content.is_corrupt() {
+            return self.block_corrupt(number);
+        }
         let Some(flow) = self.shell.flows.get_mut(&number) else { return };
         flow.in_flight -= 1;
         let is_last = flow.wanted.last() == Some(&piece.index);
@@ -297,7 +301,8 @@ impl World {
         let Some(flow) = self.close_flow(number) else { return };
         let (node, source) = (flow.to, flow.from);
         match flow.what {
-            FlowTarget::Copy { fetch, .. } => {
+            FlowTarget::Copy { fetch, instance, .. } => {
+                self.note_failed(instance, node, source);
                 let delay_ns = self.passage_ns(source, node);
                 let failed = Some(not_here);
                 self.after(delay_ns, SimEvent::FetchOver { node, fetch, failed });
@@ -312,12 +317,17 @@ impl World {
         let Some(host) = self.hosts.get_mut(&node) else { return };
         let Some(instance) = host.fetches.remove(&fetch) else { return };
         let Some(slot) = host.slots.get(&instance).copied() else { return };
+        let sink = &self.shell.slots[slot];
+        let (is_wrong, has_digest) = (sink.is_wrong(), sink.has_digest);
+        let is_corrupt = failed.is_none() && is_wrong && has_digest;
         let event = match failed {
+            None if is_corrupt => Event::CopyCorrupt { fetch },
             None => Event::Fetched { fetch },
             Some(NotHere(not_here)) => Event::FetchFailed { fetch, not_here },
         };
         if let Some(copy) = host.node.table().get(instance)
             && failed.is_none()
+            && !is_corrupt
             && host.is_up
         {
             // It may be evicted in the same event.

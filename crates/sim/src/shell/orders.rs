@@ -26,7 +26,11 @@ impl World {
             Action::Spill { kept } => self.spill(node, *kept),
             Action::Unspill { instance } => self.unspill(node, instance),
             Action::DropSpilled { instance } => self.drop_spilled(node, instance),
-            Action::Fetch(order) => self.fetch(node, order),
+            Action::Fetch(order) => {
+                self.check_source(node, &order.id, order.source);
+                self.expect_digest(node, order.instance, order.digest.is_some());
+                self.fetch(node, order);
+            }
             Action::StopFetch { fetch } => self.stop_fetch(node, fetch),
             Action::Serve { serve, instance, .. } => self.serve(node, serve, instance),
             Action::Refuse { serve } => self.refuse(serve),
@@ -92,6 +96,7 @@ impl World {
             is_complete: false,
             is_freed: false,
             is_refused: false,
+            has_digest: false,
             flows: BTreeSet::new(),
             folds: BTreeSet::new(),
         });
@@ -150,7 +155,7 @@ impl World {
         folds.into_iter().for_each(|fold| self.pump_fold(fold));
     }
 
-    /// Writes a block into a copy, and continues what waited for it.
+    /// Writes a block into a copy, unless it is there or has another content.
     pub(crate) fn write_slot(&mut self, number: SlotId, piece: Piece) {
         let slot = &mut self.shell.slots[number];
         if slot.is_freed {
@@ -161,6 +166,10 @@ impl World {
             let index = piece.index;
             return self.fail(format!("block {index} of {instance} arrives twice at {host:?}"));
         }
+        if piece.content.is_wrong() && slot.has_digest {
+            // Until the whole copy is here, nothing reveals it.
+            return self.written(number, piece);
+        }
         let known =
             self.shell.contents.entry(instance).or_insert_with(|| piece.content.clone()).clone();
         if !known.is_same(&piece.content) {
@@ -170,6 +179,12 @@ impl World {
             );
             return self.fail(what);
         }
+        self.written(number, piece);
+    }
+
+    /// Stores a block, and continues what waited for it.
+    fn written(&mut self, number: SlotId, piece: Piece) {
+        let slot = &mut self.shell.slots[number];
         slot.blocks[piece.index as usize] = Some(piece.content);
         slot.filled += 1;
         let is_full = slot.is_full();

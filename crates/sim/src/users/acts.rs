@@ -74,6 +74,8 @@ impl World {
             Act::Leave { at } => self.leave(*at),
             Act::Fault { at, fault, time_ns } => self.inject_fault(*at, *fault, *time_ns),
             Act::Crash { at } => drop(self.crash(*at)),
+            Act::Revoke { at } => self.revoke(*at),
+            Act::Fork { at, time_ns } => self.fork(*at, *time_ns),
             Act::Break { at } => self.break_off(*at),
             Act::Restart { at, pause_ns } => self.restart(*at, *pause_ns),
         }
@@ -177,7 +179,7 @@ impl World {
         };
         dead.is_gone = true;
         let node = dead.node;
-        self.users.reads.retain(|(_, _, reader), _| *reader != client);
+        self.users.end_reads(client);
         let (mut created, mut sealed, mut reduced) =
             (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
         for asked in self.users.requests.values().filter(|asked| asked.client == client) {
@@ -226,6 +228,7 @@ impl World {
     pub(crate) fn users_later(&mut self, later: Later) {
         match later {
             Later::Cancel { request } => self.cancel(request),
+            Later::ChildEnds { node, child } => self.child_ends(node, child),
             Later::Begin { member } => self.add_host(Some(member)),
             Later::Put { object, node, client } => {
                 if self.users.is_gone(client) || !self.is_up(node) {

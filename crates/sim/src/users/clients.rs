@@ -72,7 +72,8 @@ impl World {
         let request = RequestId(self.users.count());
         let deadline = timeout_ns.map(|timeout| self.now + timeout);
         let (is_void, is_answered) = (false, false);
-        let pending = PendingRequest { node, client, purpose, deadline, is_void, is_answered };
+        let at = self.now;
+        let pending = PendingRequest { node, client, purpose, at, deadline, is_void, is_answered };
         self.users.requests.insert(request, pending);
         self.deliver(node, Event::Request { client, request, body, deadline });
         request

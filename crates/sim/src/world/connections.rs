@@ -16,6 +16,9 @@ impl World {
         if !self.is_up(to) || self.net.is_lost(from, to, connection) {
             return;
         }
+        if self.is_barred(from, to) && !matches!(parcel, Packet::Broken) {
+            return;
+        }
         match parcel {
             Packet::Hello(member) | Packet::HelloReconnect(member) => {
                 if let Some(host) = self.hosts.get(&to) {
@@ -37,7 +40,8 @@ impl World {
                 if let Some(host) = self.hosts.get_mut(&to) {
                     host.heard += 1;
                 }
-                self.deliver(to, Event::Message { from, message });
+                let event = self.event_of(from, to, message);
+                self.deliver(to, event);
             }
             Packet::Broken => {
                 if self.net.connection(from, to) == Some(connection) {
@@ -59,6 +63,10 @@ impl World {
 
     /// Opens a connection, unless one exists.
     pub(crate) fn dial(&mut self, from: NodeId, to: NodeId) {
+        if self.is_barred(from, to) {
+            // The handshake is refused, and the shell tries again.
+            return;
+        }
         let Some(member) = self.hosts.get(&from).map(|host| host.member) else { return };
         let is_again = self.net.is_broken(from, to);
         let Some(connection) = self.net.connect(from, to) else { return };
@@ -73,7 +81,7 @@ impl World {
 
     /// Tries to reach a lost node.
     fn reconnect(&mut self, from: NodeId, to: NodeId) {
-        if self.is_up(to) {
+        if self.is_up(to) && !self.is_barred(from, to) {
             self.dial(from, to);
         } else {
             let delay_ns = self.passage_ns(from, to);
