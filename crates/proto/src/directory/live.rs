@@ -439,7 +439,9 @@ impl Live {
     }
 
     fn is_foldable_at(&mut self, node: NodeId, members: &Members) -> bool {
-        members.contains(node) && self.is_readable(node) && self.tree.is_fed(node)
+        // What arrives there may be wrong until the digest is compared.
+        let is_verified = self.meta.digest.is_none() || self.tree.source(node).is_none();
+        members.contains(node) && self.is_readable(node) && is_verified && self.tree.is_fed(node)
     }
 
     /// The share that a receiver takes of its source's link: less if it was found to be slow.

@@ -10,6 +10,7 @@ use crate::{
     limits::{FOLDS_MAX, limit_name},
     machines::worker::EndedFold,
     message::{FoldKey, FoldOrder, Message},
+    table::Copy,
 };
 
 impl Node {
@@ -51,15 +52,16 @@ impl Node {
     /// Whether a pinned input will be available to its end. An input that was deleted after it was complete, or is
     /// still being filled, is folded anyway.
     pub(super) fn is_foldable(&self, input: Instance) -> bool {
-        self.claims.put(input).is_some()
-            || self.copies.get(input).is_some_and(|copy| !copy.doomed || copy.is_complete())
+        let is_usable = |copy: &Copy| (!copy.doomed || copy.is_complete()) && !copy.is_unverified();
+        self.claims.put(input).is_some() || self.copies.get(input).is_some_and(is_usable)
     }
 
     /// An input that is not on this node, or does not match the order.
     pub(super) fn unusable_input(&self, order: &FoldOrder) -> Option<Instance> {
         let usable = |input: &&Instance| {
             self.copies.get(**input).is_some_and(|copy| {
-                !copy.doomed && copy.inline.is_none() && copy.meta.size == order.size
+                let is_of_order = copy.inline.is_none() && copy.meta.size == order.size;
+                !copy.doomed && is_of_order && !copy.is_unverified()
             })
         };
         order.inputs.iter().find(|input| !usable(input)).copied()

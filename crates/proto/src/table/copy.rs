@@ -110,6 +110,12 @@ impl Copy {
         self.state == State::Complete
     }
 
+    /// Whether its bytes arrive from other nodes, and only its digest shows whether they are right.
+    /// No fold may read them before.
+    pub(crate) fn is_unverified(&self) -> bool {
+        self.meta.digest.is_some() && matches!(self.state, State::Flowing(_))
+    }
+
     /// Whether it was taken out of use while it was being read back from disk; it stays there.
     pub fn is_given_up(&self) -> bool {
         self.doomed && self.is_complete()
