@@ -16,6 +16,7 @@ use crate::{
     machines::pull_state::{DigestMismatch, Pull, PullPhase, PullTimeout},
     members::Members,
     message::ReceiveRate,
+    mutants::{self, Mutant},
     rate::{REMEMBERED_NS, Rate, SLOW_TIMES, StallReport},
     time::Instant,
     timed::Timed,
@@ -200,9 +201,10 @@ impl Pulls {
         self.all.get(id).map_or_else(Vec::new, |pull| pull.corrupt.clone())
     }
 
-    /// Whether this source has failed before.
+    /// Whether this source has failed before, or sends corrupt blocks.
     pub(crate) fn avoids(&self, id: &ObjectId, node: NodeId) -> bool {
         self.all.get(id).is_some_and(|pull| pull.avoid.contains(&node))
+            || self.unreliable().any(|other| other == node)
     }
 
     /// Records that a source failed. Returns whether it is the first failure of this pull, `None` if no pull exists.
@@ -328,16 +330,27 @@ impl Pulls {
         self.corrupt.remove(&node);
     }
 
-    /// Sources to use only if no other node has the object: those that failed, and those that send corrupt blocks.
-    pub(crate) fn avoided(&self, id: &ObjectId) -> Vec<NodeId> {
-        let mut avoided = self.all.get(id).map_or_else(Vec::new, |pull| pull.avoid.clone());
-        let corrupt = self.corrupt.iter().filter(|(_, count)| **count >= CORRUPT_BLOCKS_MAX);
-        for (node, _) in corrupt {
-            if !avoided.contains(node) {
-                avoided.push(*node);
+    /// Members that send corrupt blocks: sources only of objects that no other node has.
+    fn unreliable(&self) -> impl Iterator<Item = NodeId> {
+        let trusts_all = mutants::is_active(Mutant::TrustsCorruptSources);
+        let many = self.corrupt.iter().filter(|(_, count)| **count >= CORRUPT_BLOCKS_MAX);
+        many.map(|(node, _)| *node).filter(move |_| !trusts_all)
+    }
+
+    /// Adds to the sources that failed a reader those that send corrupt blocks.
+    pub(crate) fn with_unreliable(&self, mut failed: Vec<NodeId>) -> Vec<NodeId> {
+        for node in self.unreliable() {
+            if !failed.contains(&node) {
+                failed.push(node);
             }
         }
-        avoided
+        failed
+    }
+
+    /// Sources to use only if no other node has the object: those that failed, and those that send corrupt blocks.
+    pub(crate) fn avoided(&self, id: &ObjectId) -> Vec<NodeId> {
+        let failed = self.all.get(id).map_or_else(Vec::new, |pull| pull.avoid.clone());
+        self.with_unreliable(failed)
     }
 }
 

@@ -124,7 +124,7 @@ impl Node {
             false => query.owner,
         };
         let (id, instance, bytes) = (query.id, query.copy.of, query.copy.size);
-        let (avoid, not_here) = (query.avoid, query.not_here);
+        let (avoid, not_here) = (self.pulls.with_unreliable(query.avoid), query.not_here);
         let locate = Message::LocateRange { id, instance, bytes, avoid, not_here, request };
         self.world.send(owner, locate);
     }
