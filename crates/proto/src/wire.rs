@@ -157,7 +157,10 @@ impl Header {
 /// # Panics
 /// Never: every type of this crate has an encoding.
 pub fn encode<T: Serialize>(body: &T) -> Vec<u8> {
-    postcard::to_allocvec(body).unwrap_or_else(|error| panic!("a body has no encoding: {error}"))
+    // Most messages fit, so that the bytes are not moved while they grow.
+    let bytes = Vec::with_capacity(128);
+    let encoded = postcard::to_extend(body, bytes);
+    encoded.unwrap_or_else(|error| panic!("a body has no encoding: {error}"))
 }
 
 /// Decodes a body.
