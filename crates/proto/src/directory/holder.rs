@@ -4,14 +4,14 @@
 
 use alloc::boxed::Box;
 
-use super::{
-    paths::NONE,
-    reports::{FormerSource, Report, Reports},
-};
+use super::reports::{FormerSource, Report, Reports};
 use crate::{id::NodeId, time::Instant};
 
 /// The share of its source's link that a receiver takes unless it is slow, in thousandths.
 pub(super) const WHOLE: u32 = 1000;
+
+/// No node of the tree.
+pub(super) const NONE: u32 = u32::MAX;
 
 /// A node that holds or receives a copy.
 #[derive(Debug, Default)]

@@ -209,8 +209,45 @@ impl Live {
         request: &SourceRequest<'_>,
         speeds: &Speeds,
     ) -> Option<Choice> {
-        let candidates = self.candidates(context, request, speeds);
-        choose_source(&candidates, request.bytes, request.link)
+        let mut candidates = self.candidates(context, request, speeds);
+        if let Some(choice) = self.choose_fed(&mut candidates, request) {
+            return Some(choice);
+        }
+        let roots: Vec<NodeId> = self.tree.roots().collect();
+        let candidate = |root| self.candidate(context, request, None, (root, Some(0)), speeds);
+        let roots = roots.into_iter().filter_map(candidate).take(LOOKED_AT).collect::<Vec<_>>();
+        choose_source(&roots, request.bytes, request.link)
+    }
+
+    /// Chooses the best candidate that gets its bytes from a root. The depth that the tree has stored may be outdated:
+    /// the choice is repeated with the real one.
+    fn choose_fed(
+        &mut self,
+        candidates: &mut Vec<Candidate>,
+        request: &SourceRequest<'_>,
+    ) -> Option<Choice> {
+        loop {
+            let choice = choose_source(candidates, request.bytes, request.link)?;
+            let at = candidates.iter().position(|candidate| candidate.node == choice.node)?;
+            match self.depth_for(choice.node, request.node) {
+                Some(depth) if depth == candidates[at].depth => return Some(choice),
+                Some(depth) => {
+                    candidates[at].depth = depth;
+                    self.tree.update_depth(choice.node, depth);
+                }
+                None => _ = candidates.swap_remove(at),
+            }
+        }
+    }
+
+    /// How many relays are between a holder and its root; `None` if it gets no bytes, or gets them through the
+    /// requester.
+    fn depth_for(&self, node: NodeId, requester: NodeId) -> Option<u32> {
+        let Lineage { root, depth, .. } = self.tree.lineage(node)?;
+        match mutants::is_active(Mutant::AssignsDescendants) {
+            true => depth.or(Some(0)),
+            false => depth.filter(|_| root != requester),
+        }
     }
 
     /// The holders that could serve a request. Of many, those that are likely to deliver soonest.
@@ -229,7 +266,8 @@ impl Live {
         }
         let nodes: Vec<NodeId> = self.tree.nodes().collect();
         let crossings = Some(self.crossings(context.members));
-        let candidate = |node| self.candidate(context, request, crossings.as_ref(), node, speeds);
+        let candidate =
+            |node| self.candidate(context, request, crossings.as_ref(), (node, None), speeds);
         nodes.into_iter().filter_map(candidate).collect()
     }
 
@@ -246,7 +284,7 @@ impl Live {
     }
 
     /// Candidates among many holders: for each of `places` the least loaded ones nearest to a root, until they are
-    /// predicted to be worse than the best. If none of them can serve, a few roots.
+    /// predicted to be worse than the best.
     fn best_ranked(
         &mut self,
         context: &Context<'_>,
@@ -259,6 +297,8 @@ impl Live {
             let ideal = Candidate { load, depth, serves_remote, ..Candidate::idle(request.node) };
             predicted_ns(&ideal, request.bytes, request.link)
         };
+        // The holders behind the requester can't serve it: only then their paths matter here.
+        let is_feeding = self.tree.receivers(request.node).next().is_some();
         let (mut found, mut best) = (Vec::new(), (u8::MAX, u64::MAX));
         for (distance, place) in places {
             if distance > best.0 {
@@ -275,13 +315,10 @@ impl Live {
                     continue;
                 }
                 (after, looked_at) = (Some(rank), looked_at + 1);
-                let node = self.tree.node_at(rank.at);
-                let Some(candidate) = self.candidate(context, request, None, node, speeds) else {
+                let holder = (self.tree.node_at(rank.at), (!is_feeding).then_some(rank.depth));
+                let Some(candidate) = self.candidate(context, request, None, holder, speeds) else {
                     continue;
                 };
-                if candidate.depth != rank.depth {
-                    self.tree.rank(rank.at);
-                }
                 if !candidate.avoided && candidate.speed == SourceSpeed::default() {
                     let ns = predicted_ns(&candidate, request.bytes, request.link);
                     best = best.min((candidate.distance, ns));
@@ -289,34 +326,24 @@ impl Live {
                 found.push(candidate);
             }
         }
-        if found.is_empty() {
-            let roots: Vec<NodeId> = self.tree.roots().collect();
-            let candidate = |node| self.candidate(context, request, None, node, speeds);
-            found = roots.into_iter().filter_map(candidate).take(LOOKED_AT).collect();
-        }
         found
     }
 
     /// Describes a holder as a source for a request; `None` if it cannot serve. `crossings`: transfers between groups,
-    /// if the tree does not count them.
+    /// if the tree does not count them. `depth`: the stored one, if that suffices.
     fn candidate(
         &mut self,
         context: &Context<'_>,
         request: &SourceRequest<'_>,
         crossings: Option<&BTreeMap<Place, u64>>,
-        node: NodeId,
+        (node, depth): (NodeId, Option<u32>),
         speeds: &Speeds,
     ) -> Option<Candidate> {
         let (now, members, requester) = (context.now, context.members, request.node);
         if node == requester || !members.contains(node) || !self.is_readable(node) {
             return None;
         }
-        let Lineage { root, depth, .. } = self.tree.lineage(node)?;
-        let depth = match mutants::is_active(Mutant::AssignsDescendants) {
-            true => depth.or(Some(0)),
-            // A holder behind the requester receives its bytes through the requester.
-            false => depth.filter(|_| root != requester),
-        };
+        let depth = depth.or_else(|| self.depth_for(node, requester))?;
         let distance = members.distance(node, requester);
         let serves_remote = request.movable_since.and_then(|since| {
             let near = self.tree.receivers(node).take(LOOKED_AT);
@@ -332,7 +359,7 @@ impl Live {
         let holder = self.tree.get(node)?;
         Some(Candidate {
             node,
-            depth: depth?,
+            depth,
             load,
             complete: holder.is_complete(),
             pinned: holder.is_pinned(),

@@ -38,7 +38,6 @@ mod list;
 mod live;
 mod lookups;
 mod names;
-mod paths;
 mod probe;
 mod ranges;
 mod ranking;

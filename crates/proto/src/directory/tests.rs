@@ -10,7 +10,10 @@ use alloc::{
 
 use proptest::prelude::*;
 
-use super::*;
+use super::{
+    live::{LOOKED_AT, SourceRequest},
+    *,
+};
 use crate::{
     error::Error,
     id::{Instance, NodeId, ObjectId, RequestId},
@@ -374,6 +377,39 @@ fn receivers_of_a_large_object_form_a_chain() {
     owner.receives(2, announced(&id, instance(2, 1), true, Progress::Complete));
     let sources: Vec<_> = [3, 4, 5].map(|requester| owner.source_of(requester, &id)).into();
     assert_eq!(sources, [Some(2), Some(3), Some(4)]);
+}
+
+/// Goal: a lookup among very many holders considers few of them. A requester that feeds most of them gets its bytes
+/// from none of these.
+#[test]
+fn a_lookup_among_a_thousand_holders_considers_few() {
+    let (mut owner, id) = (Owner::new(), minted());
+    for number in 6..=1003 {
+        let address = ([127, 0, 0, 1], number as u16).into();
+        owner.members.insert(Member { id: NodeId(number), address, place: None });
+    }
+    owner.receives(2, announced(&id, instance(2, 1), true, Progress::Complete));
+    for receiver in 3..1003 {
+        let source = owner.source_of(receiver, &id).unwrap();
+        owner.receives(receiver, announced(&id, instance(2, 1), false, fed_by(source)));
+    }
+    let Owner { directory, members, now, .. } = &mut owner;
+    let context = Context { now: *now, members, link: LINK, outbox: &mut Vec::new() };
+    let live = directory.entries.get_mut(&id).and_then(|entry| entry.live.as_mut()).unwrap();
+    let (node, bytes, link) = (NodeId(1003), SIZE, LINK);
+    let request = SourceRequest { node, bytes, avoid: &[], link, movable_since: None };
+    let considered = live.candidates(&context, &request, &directory.speeds).len();
+    assert!((1..=3 * LOOKED_AT).contains(&considered), "{considered}");
+
+    let (avoid, not_here, receives) = (vec![NodeId(2)], None, ReceiveRate::default());
+    let again = Message::Locate { id: id.clone(), avoid, not_here, receives, seen: false };
+    let answer = owner.receives(3, again);
+    let [(_, Message::Located { source: Source::Holder { node, .. }, .. })] = &answer[..] else {
+        panic!("{answer:?}");
+    };
+    let live = owner.directory.entries.get_mut(&id).and_then(|entry| entry.live.as_mut());
+    let lineage = live.unwrap().tree.lineage(NodeId(3)).unwrap();
+    assert_eq!((lineage.root, lineage.depth.is_some()), (NodeId(2), true), "from {node}");
 }
 
 #[test]

@@ -4,7 +4,7 @@
 //! without a copy, if receivers report so; until that node announces a copy, the nodes behind it have no root.
 //!
 //! Up to 16 holders are scanned, because most objects never have more than one. For more holders, the tree maintains
-//! depths, roots and an index, so that no query scans all holders or follows a chain.
+//! roots and an index, so that no query scans all holders. A query about the path of one holder walks to its root.
 //!
 //! Invariants: there is no circle; a complete copy has no source. Does not know why a source was chosen.
 
@@ -15,8 +15,7 @@ use alloc::{
 };
 
 use super::{
-    holder::{Holder, TreeNode},
-    paths::{NONE, Paths, RootPath},
+    holder::{Holder, NONE, TreeNode},
     ranking::{Rank, Ranking},
     reports::{Branches, FormerSource, Report},
     speeds::Speeds,
@@ -51,6 +50,17 @@ pub(super) struct Lineage {
     pub(super) moved: Instant,
 }
 
+/// The path from a root to a holder.
+#[derive(Clone, Copy, Debug)]
+struct RootPath {
+    root: u32,
+    /// The spot below the root; [`NONE`] if the path ends at the root.
+    branch: u32,
+    depth: u32,
+    /// When a receiver on it was last moved.
+    moved: Instant,
+}
+
 #[derive(Debug, Default)]
 struct Traffic {
     /// Receivers with a pending move, each with its current source. They move to their planned source when that begins
@@ -66,7 +76,8 @@ struct TreeIndex {
     /// The spots that are not idle, by node.
     by_node: BTreeMap<NodeId, u32>,
     idle: Vec<u32>,
-    paths: Paths,
+    /// The depth of each spot when it was attached. Changes above it do not update it.
+    depths: Vec<u32>,
     /// Pairs of a source and one of its receivers.
     edges: BTreeSet<(u32, u32)>,
     roots: BTreeSet<(bool, bool, NodeId)>,
@@ -143,7 +154,7 @@ impl Tree {
     }
 
     /// The path of a holder's bytes.
-    pub(super) fn lineage(&mut self, node: NodeId) -> Option<Lineage> {
+    pub(super) fn lineage(&self, node: NodeId) -> Option<Lineage> {
         let at = self.at(node)?;
         let path = self.path(at);
         let root = &self.spots[path.root as usize];
@@ -152,25 +163,22 @@ impl Tree {
             branch: self.spots.get(path.branch as usize).map(|spot| spot.node),
             depth: root.is_root().then_some(path.depth),
             is_complete: root.holder.as_ref().is_some_and(|root| root.complete),
-            moved: path.stamp,
+            moved: path.moved,
         })
     }
 
-    fn path(&mut self, to: u32) -> RootPath {
-        if let Some(index) = &mut self.index {
-            return index.paths.path(to);
-        }
+    fn path(&self, to: u32) -> RootPath {
         let spot = |at: u32| &self.spots[at as usize];
-        let mut path = RootPath { root: to, branch: NONE, depth: 0, stamp: spot(to).moved };
+        let mut path = RootPath { root: to, branch: NONE, depth: 0, moved: spot(to).moved };
         while spot(path.root).source != NONE {
             (path.branch, path.root) = (path.root, spot(path.root).source);
-            (path.depth, path.stamp) = (path.depth + 1, path.stamp.max(spot(path.root).moved));
+            (path.depth, path.moved) = (path.depth + 1, path.moved.max(spot(path.root).moved));
         }
         path
     }
 
     /// Whether a holder has all bytes or receives them.
-    pub(super) fn is_fed(&mut self, node: NodeId) -> bool {
+    pub(super) fn is_fed(&self, node: NodeId) -> bool {
         self.get(node).is_some() && self.lineage(node).is_some_and(|it| it.depth.is_some())
     }
 
@@ -179,7 +187,7 @@ impl Tree {
         let at = self.open(node);
         if complete {
             self.detach(node);
-            self.stamp(at, Instant::default());
+            self.spots[at as usize].moved = Instant::default();
         }
         self.change(at, |spot| {
             let holder = spot.holder.get_or_insert_default();
@@ -213,7 +221,8 @@ impl Tree {
         }
         self.detach(node);
         let (from, at) = (self.open(source), self.open(node));
-        if self.path(from).root == at {
+        // No path leads through a node without receivers.
+        if source == node || self.spots[at as usize].receivers > 0 && self.path(from).root == at {
             self.tidy(from);
             return false;
         }
@@ -342,7 +351,7 @@ impl Tree {
             reports.left.push(FormerSource { node: from, report });
         }
         if !holder.left().is_empty() {
-            self.stamp(at, now);
+            self.spots[at as usize].moved = now;
         }
         is_moved
     }
@@ -387,7 +396,7 @@ impl Tree {
         let spot = &self.spots[at as usize];
         let rank = spot.holder.as_ref().map(|holder| Rank {
             load: spot.receivers_fed(),
-            depth: index.paths.path(at).depth,
+            depth: index.depths[at as usize],
             partial: !holder.complete,
             pinned: holder.pinned,
             tie: ranking.tie(spot.node),
@@ -396,11 +405,11 @@ impl Tree {
         ranking.set(at, rank);
     }
 
-    fn stamp(&mut self, at: u32, stamp: Instant) {
-        self.spots[at as usize].moved = stamp;
-        if let Some(index) = &mut self.index {
-            index.paths.stamp(at, stamp);
-        }
+    /// Updates the stored depth of a holder.
+    pub(super) fn update_depth(&mut self, node: NodeId, depth: u32) {
+        let Some((at, index)) = self.at(node).zip(self.index.as_mut()) else { return };
+        index.depths[at as usize] = depth;
+        self.rank(at);
     }
 
     fn spot(&self, node: NodeId) -> Option<&TreeNode> {
@@ -426,17 +435,15 @@ impl Tree {
         if idle.is_none() && self.spots.len() == FEW && self.index.is_none() {
             let mut index = TreeIndex::default();
             for (at, spot) in (0..).zip(&self.spots) {
-                index.paths.add(at);
-                index.paths.stamp(at, spot.moved);
                 index.open(at, spot);
             }
             let edges = (0..).zip(&self.spots).filter(|(_, spot)| spot.source != NONE);
             edges.for_each(|(at, spot)| index.link(at, spot.source));
+            index.depths = (0..).zip(&self.spots).map(|(at, _)| self.path(at).depth).collect();
             self.index = Some(Box::new(index));
         }
         let (at, spot) = (idle.unwrap_or(self.spots.len() as u32), TreeNode::new(node));
         if let Some(index) = &mut self.index {
-            index.paths.add(at);
             index.open(at, &spot);
         }
         match self.spots.get_mut(at as usize) {
@@ -484,6 +491,9 @@ impl Tree {
 
 impl TreeIndex {
     fn open(&mut self, at: u32, spot: &TreeNode) {
+        let spots = self.depths.len().max(at as usize + 1);
+        self.depths.resize(spots, 0);
+        self.depths[at as usize] = 0;
         self.by_node.insert(spot.node, at);
         self.roots.extend(spot.as_root());
         if let Some(ranking) = &mut self.ranking {
@@ -493,7 +503,7 @@ impl TreeIndex {
 
     fn link(&mut self, at: u32, source: u32) {
         self.edges.insert((source, at));
-        self.paths.link(at, source);
+        self.depths[at as usize] = self.depths[source as usize] + 1;
         if let Some(ranking) = &mut self.ranking {
             ranking.place_later(at);
         }
@@ -501,7 +511,7 @@ impl TreeIndex {
 
     fn cut(&mut self, at: u32, source: u32) {
         self.edges.remove(&(source, at));
-        self.paths.cut(at);
+        self.depths[at as usize] = 0;
         if let Some(ranking) = &mut self.ranking {
             ranking.stop_crossing(at);
         }
