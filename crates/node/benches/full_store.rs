@@ -54,7 +54,7 @@ fn main() {
         report(&format!("cancellation of a get, {open} gets open"), cancels);
     }
     for open in [10, 40_000].into_iter().filter(|_| is_wanted("reports")) {
-        report(&format!("report of 5000 events, {open} gets open"), reports(open));
+        report(&format!("report of 2500 events, {open} gets open"), reports(open));
     }
     if is_wanted("create") {
         let (alone, beside) = beside_a_large_create();
@@ -116,7 +116,7 @@ fn evicting_puts(copies: usize) -> Vec<Duration> {
     times
 }
 
-/// Times of reports of a node with many waiting gets, described for a second, and 5000 events in each.
+/// Times of reports of a node with many waiting gets, described for a second, and 2500 events in each.
 fn reports(open: usize) -> Vec<Duration> {
     let node = node("reported", 1 << 30, None);
     let (client, waiter) = (node.client(), attach(&node));
@@ -129,7 +129,7 @@ fn reports(open: usize) -> Vec<Duration> {
     let read = || client.start_inspect(None, activity(), SOON).join().expect("a report");
     let first: serde_json::Value = serde_json::from_str(&read()).expect("JSON");
     let rows = |name: &str| first[name].as_array().map_or(0, Vec::len);
-    assert_eq!((rows("events"), rows("waits")), (5000, open.min(1000)));
+    assert_eq!((rows("events"), rows("waits")), (2500, open.min(1000)));
     let times = (0..100).map(|_| timed(|| drop(read()))).collect();
     drop(gets);
     times

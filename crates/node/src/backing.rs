@@ -1,14 +1,16 @@
-//! What holds the bytes of a copy: shared memory ([`crate::store::StoredCopy`]) or a file ([`crate::disk::file::OpenFile`]).
+//! What holds the bytes of a copy: shared memory ([`crate::store::StoredCopy`]) or a file
+//! ([`crate::disk::file::OpenFile`]).
 //!
-//! Everything that moves bytes uses this interface. A place that this process can't address, such as the memory of a
-//! device, offers no view, and its claims lead through a buffer. Knows bytes, not objects.
+//! Everything that moves bytes uses this interface. A place that this process can't address, such
+//! as the memory of a device, offers no view, and its claims lead through a buffer. Knows bytes,
+//! not objects.
 
 use std::{io, ops::Range};
 
 use hoplite_shm::Ready;
 
-/// Bytes copied at once between two backings, and the least that a claim offers if it has more: 1 MiB, about a
-/// millisecond of disk time.
+/// Bytes copied at once between two backings, and the least that a claim offers if it has more: 1
+/// MiB, about a millisecond of disk time.
 pub(crate) const CHUNK_BYTES: u64 = 1 << 20;
 
 /// The bytes of a copy in one place. Dropping the last reference frees them.
@@ -81,18 +83,20 @@ pub(crate) trait Claim {
     /// The rest of the range.
     fn range(&self) -> Range<u64>;
 
-    /// Memory for up to `most` bytes from the start of the rest on. It keeps what was written until that is committed.
+    /// Memory for up to `most` bytes from the start of the rest on. It keeps what was written until
+    /// that is committed.
     fn place(&mut self, most: u64) -> &mut [u8];
 
-    /// Makes the whole blocks of the first `bytes` ready, and wakes waiting readers. The rest of the range
-    /// starts after them.
+    /// Makes the whole blocks of the first `bytes` ready, and wakes waiting readers. The rest of
+    /// the range starts after them.
     ///
     /// # Errors
     /// The error of the place. They are not ready then.
     fn commit(&mut self, bytes: u64) -> io::Result<()>;
 }
 
-/// Copies all bytes of one backing to another. Returns false if `goes_on` did before the end. Blocks.
+/// Copies all bytes of one backing to another. Returns false if `goes_on` did before the end.
+/// Blocks.
 ///
 /// # Errors
 /// The errors of both, and [`io::ErrorKind::InvalidData`] if their lengths differ.
@@ -141,7 +145,8 @@ mod tests {
 
     const LENGTH: usize = 2 * CHUNK_BYTES as usize + 100;
 
-    /// A place that this process can't address, like the memory of a device. Its claims lead through a buffer.
+    /// A place that this process can't address, like the memory of a device. Its claims lead
+    /// through a buffer.
     struct Device(Mutex<Vec<u8>>);
 
     struct Staged<'a> {

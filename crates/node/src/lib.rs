@@ -1,9 +1,11 @@
-//! A Hoplite node: the shell that executes the decisions of `hoplite-proto`. It decides nothing itself.
+//! A Hoplite node: the shell that executes the decisions of `hoplite-proto`. It decides nothing
+//! itself.
 //!
-//! [`local`] has the client API, and [`capability`] restricts clients. [`network`] connects nodes. [`transfer`] moves
-//! copies between them. [`folding`] runs the positions of a reduce. [`store`] has the memory and [`disk`] the files.
-//! They report events to the state machine through the handles of [`engine`], and [`shell`] dispatches its actions to
-//! them. [`observe`] records what happens. [`node`] assembles a node.
+//! [`local`] has the client API, and [`capability`] restricts clients. [`network`] connects nodes.
+//! [`transfer`] moves copies between them. [`folding`] runs the positions of a reduce. [`store`]
+//! has the memory and [`disk`] the files. They report events to the state machine through the
+//! handles of [`engine`], and [`shell`] dispatches its actions to them. [`observe`] records what
+//! happens. [`node`] assembles a node.
 //!
 //! ```no_run
 //! use hoplite_node::{Node, NodeConfig, Value};

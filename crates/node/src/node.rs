@@ -59,7 +59,8 @@ use crate::{
     trim,
 };
 
-/// A node in this process. Dropping it closes it with a short timeout; [`Node::close`] hands its objects over first.
+/// A node in this process. Dropping it closes it with a short timeout; [`Node::close`] hands its
+/// objects over first.
 pub struct Node {
     engine: Arc<EventLoop<Shell>>,
     socket: Option<Arc<ListeningSocket>>,
@@ -73,12 +74,13 @@ struct Running {
     accepting: Vec<AbortHandle>,
 }
 
-/// Limit of threads that move bytes. On two cores one thread is enough for what links carry, and a second would mostly
-/// be woken by the first. With more than four, the host's network is slower than the threads.
+/// Limit of threads that move bytes. On two cores one thread is enough for what links carry, and a
+/// second would mostly be woken by the first. With more than four, the host's network is slower
+/// than the threads.
 const THREADS_MAX: usize = 4;
 
-/// Limit of blocking threads, which allocate memory and fold small inputs. More would share the host's memory
-/// bandwidth, and create separate extents where one is enough for all waiting copies.
+/// Limit of blocking threads, which allocate memory and fold small inputs. More would share the
+/// host's memory bandwidth, and create separate extents where one is enough for all waiting copies.
 const SLOW_THREADS_MAX: usize = 4;
 
 /// Timeout for the tasks of a closed node, which have finished their work by then.
@@ -91,13 +93,15 @@ impl Node {
     /// Starts a node and joins the cluster that `config` names.
     ///
     /// # Errors
-    /// [`Error::AddressInUse`]; [`Error::Certificates`]; [`Error::Listen`] for an address that can't be used, or that
-    /// other hosts can reach without a token or certificates; [`Error::Spill`] for an unusable spill folder;
-    /// [`Error::Join`] if no configured member admits this node.
+    /// [`Error::AddressInUse`]; [`Error::Certificates`]; [`Error::Listen`] for an address that
+    /// can't be used, or that other hosts can reach without a token or certificates;
+    /// [`Error::Spill`] for an unusable spill folder; [`Error::Join`] if no configured member
+    /// admits this node.
     pub fn start(config: NodeConfig) -> Result<Self, Error> {
         let listen = config.listen.as_deref().map(|said| checked(&config, said)).transpose()?;
         if listen.is_none() && !config.join.is_empty() {
-            let said = "the members could not connect to this node, which does not listen: set an address to listen on";
+            let said = "the members could not connect to this node, which does not listen: set an \
+                        address to listen on";
             return Err(Error::Join(said.into()));
         }
         let threads = std::thread::available_parallelism()
@@ -147,7 +151,8 @@ impl Node {
         self.engine.shell.network.tasks.is_closed()
     }
 
-    /// Why the node stopped by itself, if it did: a panic of one of its threads or tasks, or a revoked certificate.
+    /// Why the node stopped by itself, if it did: a panic of one of its threads or tasks, or a
+    /// revoked certificate.
     pub fn failure(&self) -> Option<String> {
         self.engine.shell.network.tasks.failure().map(String::from)
     }
@@ -158,9 +163,9 @@ impl Node {
         self.engine.shell.network.tasks.inject_panic(task);
     }
 
-    /// Leaves the cluster and stops. First other members take over the objects that only this node holds, for at most
-    /// `grace`, by default 60 s. Returns whether they took all. Requests that wait on this node fail with
-    /// `NodeDown`. Views stay valid.
+    /// Leaves the cluster and stops. First other members take over the objects that only this node
+    /// holds, for at most `grace`, by default 60 s. Returns whether they took all. Requests that
+    /// wait on this node fail with `NodeDown`. Views stay valid.
     pub fn close(&self, grace: Option<Duration>) -> bool {
         let Some(running) = self.stop_accepting() else { return true };
         let grace = grace.unwrap_or(Duration::from_nanos(LEAVE_TIMEOUT_NS));
@@ -170,8 +175,8 @@ impl Node {
         has_left
     }
 
-    /// Takes the running tasks, and removes the socket before another node can use its path. None if the node was
-    /// already closed, or belongs to the parent of this forked process.
+    /// Takes the running tasks, and removes the socket before another node can use its path. None
+    /// if the node was already closed, or belongs to the parent of this forked process.
     fn stop_accepting(&self) -> Option<Running> {
         let running = lock(&self.running).take()?;
         if self.process != process_id() {
@@ -187,7 +192,8 @@ impl Node {
     }
 }
 
-/// Checks whether the node at an address would admit a node with this configuration. The cluster does not change.
+/// Checks whether the node at an address would admit a node with this configuration. The cluster
+/// does not change.
 ///
 /// # Errors
 /// [`Error::Certificates`]; [`Error::Join`] with the reason if it would not.
@@ -202,7 +208,8 @@ pub fn check_peer(config: &NodeConfig, address: &str) -> Result<NodeId, Error> {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        // Inside another runtime this can't wait for the node's; the other nodes detect that this one is gone.
+        // Inside another runtime this can't wait for the node's; the other nodes detect that this
+        // one is gone.
         if tokio::runtime::Handle::try_current().is_ok() {
             if let Some(running) = self.stop_accepting() {
                 self.engine.shell.close();
@@ -235,7 +242,8 @@ async fn begin(config: &NodeConfig, listen: Option<SocketAddr>) -> Result<Begun,
     let identity = identity(config, address, OwnCluster::new().map_err(failed)?)?;
     let epoll = Arc::new(SharedEpoll::new().map_err(failed)?);
     let files = config.spill.as_ref().map(Folder::take).transpose()?;
-    // Bind last of the steps that can fail, so that a node that does not start leaves no socket behind.
+    // Bind last of the steps that can fail, so that a node that does not start leaves no socket
+    // behind.
     let (socket, local_listener) =
         config.socket.as_deref().map(ListeningSocket::bind).transpose()?.unzip();
     let socket = socket.map(Arc::new);
@@ -309,7 +317,8 @@ async fn join_members(config: &NodeConfig, shell: &Shell) -> Result<(), Error> {
     }
 }
 
-/// Ends a node that stopped by itself: its clients get the reason, and other nodes treat it like an ended process.
+/// Ends a node that stopped by itself: its clients get the reason, and other nodes treat it like an
+/// ended process.
 async fn end_if_failed(
     engine: Arc<EventLoop<Shell>>,
     accepting: Vec<AbortHandle>,
@@ -440,8 +449,9 @@ mod tests {
 
     use super::*;
 
-    /// Goal: a panic also ends the node in tasks that only connections of other nodes start. The other tasks are tested
-    /// from outside. Method: a fake node requests a relay, or joins and is then lost.
+    /// Goal: a panic also ends the node in tasks that only connections of other nodes start. The
+    /// other tasks are tested from outside. Method: a fake node requests a relay, or joins and is
+    /// then lost.
     #[test]
     fn panic_in_task_started_by_a_peer_ends_the_node() {
         for (task, role) in [(Task::Relay, Role::Relay), (Task::Reconnect, Role::Join)] {

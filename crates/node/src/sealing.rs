@@ -1,10 +1,11 @@
-//! Encryption of the frames of one connection: each side encrypts the frames that it sends and decrypts those that it
-//! receives.
+//! Encryption of the frames of one connection: each side encrypts the frames that it sends and
+//! decrypts those that it receives.
 //!
-//! AES-128-GCM as in TLS 1.3 (RFC 8446 5.2 and 5.3): a key for each connection and direction, the frame number as
-//! nonce, and the start of the header as associated data. The keys come from the exporter of a TLS connection, like
-//! those of DTLS-SRTP (RFC 5764). The checksum would reveal information about the bytes, so it is masked as QUIC masks
-//! packet numbers (RFC 9001 5.4). Knows frames, not sockets.
+//! AES-128-GCM as in TLS 1.3 (RFC 8446 5.2 and 5.3): a key for each connection and direction, the
+//! frame number as nonce, and the start of the header as associated data. The keys come from the
+//! exporter of a TLS connection, like those of DTLS-SRTP (RFC 5764). The checksum would reveal
+//! information about the bytes, so it is masked as QUIC masks packet numbers (RFC 9001 5.4). Knows
+//! frames, not sockets.
 
 use hmac::{Hmac, KeyInit, Mac};
 use hoplite_proto::wire::{HEADER_BYTES, Header, SIGNED_BYTES, WireError};
@@ -16,8 +17,8 @@ use crate::frame;
 /// The secret of one direction of a connection.
 pub(crate) type Secret = [u8; 32];
 
-/// Bytes encrypted with one key: a third of what RFC 8446 5.5 allows, 2^24.5 records of 2^14 bytes. Then the next key
-/// is derived; both sides count, so no message is needed.
+/// Bytes encrypted with one key: a third of what RFC 8446 5.5 allows, 2^24.5 records of 2^14 bytes.
+/// Then the next key is derived; both sides count, so no message is needed.
 const KEY_BYTES_MAX: u64 = 1 << 37;
 
 /// Frames encrypted with one key: 2^24.5 are allowed, however short they are.
@@ -98,7 +99,8 @@ impl Open {
         frame::check(header, body)
     }
 
-    /// Decrypts a frame in place, and verifies its authentication tag. Frames must be passed in the order received.
+    /// Decrypts a frame in place, and verifies its authentication tag. Frames must be passed in the
+    /// order received.
     ///
     /// # Errors
     /// [`WireError::NotAuthentic`]; the bytes are then meaningless.
@@ -156,7 +158,8 @@ impl Direction {
     }
 }
 
-/// Derives a secret for one purpose: HMAC-SHA256, like the expansion of HKDF (RFC 5869) of one block.
+/// Derives a secret for one purpose: HMAC-SHA256, like the expansion of HKDF (RFC 5869) of one
+/// block.
 pub(crate) fn derive(secret: &Secret, purpose: &[&[u8]]) -> Secret {
     let mut mac = hmac(secret, &[b"hoplite "]);
     purpose.iter().for_each(|part| mac.update(part));

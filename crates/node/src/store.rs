@@ -1,5 +1,5 @@
-//! The memory of a node: a slot for each copy that is too large to travel inside messages, and notifications of its
-//! growth.
+//! The memory of a node: a slot for each copy that is too large to travel inside messages, and
+//! notifications of its growth.
 //!
 //! The table of `hoplite-proto` decides which copies exist and which are evicted.
 
@@ -109,12 +109,14 @@ impl StoredCopy {
         self.slot.is_complete()
     }
 
-    /// Records that the last bytes shared the busiest link on their path with `shares - 1` other transfers.
+    /// Records that the last bytes shared the busiest link on their path with `shares - 1` other
+    /// transfers.
     pub(crate) fn came_beside(&self, shares: u16) {
         self.upstream.store(shares, Ordering::Relaxed);
     }
 
-    /// Number of transfers that share the busiest link on the path to this copy; 0 once it is complete.
+    /// Number of transfers that share the busiest link on the path to this copy; 0 once it is
+    /// complete.
     pub(crate) fn shares_upstream(&self) -> u16 {
         if self.is_complete() { 0 } else { self.upstream.load(Ordering::Relaxed) }
     }
@@ -124,15 +126,16 @@ impl StoredCopy {
         self.changed.notify_waiters();
     }
 
-    /// Lets the tasks that follow the copy run before this one continues: otherwise a relay would receive everything
-    /// available first, and forward it in bursts.
+    /// Lets the tasks that follow the copy run before this one continues: otherwise a relay would
+    /// receive everything available first, and forward it in bursts.
     pub(crate) async fn yield_to_followers(&self) {
         if self.followers.load(Ordering::Relaxed) > 0 {
             tokio::task::yield_now().await;
         }
     }
 
-    /// Stores the checksums of frames received from `at` on. Only their first `whole` bytes are verified.
+    /// Stores the checksums of frames received from `at` on. Only their first `whole` bytes are
+    /// verified.
     pub(crate) fn remember_sums(&self, at: u64, whole: u64, frames: &[Header]) {
         let mut sums = lock(&self.sums);
         for Header { offset, length, checksum, .. } in frames.iter().copied() {
@@ -142,8 +145,8 @@ impl StoredCopy {
         }
     }
 
-    /// The checksum of the bytes from `at` on, if they arrived as one frame of this length. It is that of the original
-    /// sender, so the receiver detects corruption anywhere on the path.
+    /// The checksum of the bytes from `at` on, if they arrived as one frame of this length. It is
+    /// that of the original sender, so the receiver detects corruption anywhere on the path.
     pub(crate) fn known_sum(&self, at: u64, length: usize) -> Option<u32> {
         let known = lock(&self.sums).get(&at).copied();
         Some(known.filter(|sum| sum.length as usize == length)?.checksum)
@@ -164,8 +167,8 @@ impl StoredCopy {
         self.abandoned.load(Ordering::Acquire)
     }
 
-    /// Waits until a condition is true, and checks it after each notification of growth. Returns false if the rest of
-    /// the copy will not come.
+    /// Waits until a condition is true, and checks it after each notification of growth. Returns
+    /// false if the rest of the copy will not come.
     pub(crate) async fn until(&self, is_so: impl Fn() -> bool) -> bool {
         let look = || if is_so() { Some(true) } else { self.is_abandoned().then_some(false) };
         until(&self.changed, look).await
@@ -195,7 +198,8 @@ pub(crate) struct ReceivedRanges {
 }
 
 impl ReceivedRanges {
-    /// Waits until no other task receives any of these bytes: a stopped transfer may still be ending.
+    /// Waits until no other task receives any of these bytes: a stopped transfer may still be
+    /// ending.
     pub(crate) async fn take(&self, bytes: Ranges) -> TakenRanges<'_> {
         until(&self.released, || {
             let mut taken = lock(&self.taken);
@@ -248,18 +252,20 @@ pub(crate) struct Store {
     created: Notify,
 }
 
-/// Limit of the memory of a store of `capacity` bytes. In addition to its bytes, a copy has a header and is rounded up:
-/// 3 % and 12 MiB, with which even a small store holds objects of every size.
+/// Limit of the memory of a store of `capacity` bytes. In addition to its bytes, a copy has a
+/// header and is rounded up: 3 % and 12 MiB, with which even a small store holds objects of every
+/// size.
 const fn memory_max(capacity: u64) -> u64 {
     capacity.saturating_add(capacity / 32).saturating_add(12 << 20)
 }
 
-/// How long a copy waits for memory that processes are about to unmap, before cached copies are evicted.
+/// How long a copy waits for memory that processes are about to unmap, before cached copies are
+/// evicted.
 const LEAVING_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Limit of extents with one large object each: 4096, as many as the smallest such objects that fill the store, or a
-/// quarter of this process's descriptors, as attached processes take half. Each extent takes a descriptor here and a
-/// mapping in every process that reads it.
+/// Limit of extents with one large object each: 4096, as many as the smallest such objects that
+/// fill the store, or a quarter of this process's descriptors, as attached processes take half.
+/// Each extent takes a descriptor here and a mapping in every process that reads it.
 fn extents_max() -> u64 {
     let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     (descriptors / 4).clamp(16, 4096)
@@ -281,8 +287,8 @@ impl Store {
         self.capacity
     }
 
-    /// Allocates memory for a copy. May take long: new memory costs 0.7 ms per MiB, and evicted memory is free only
-    /// after the processes notified by `tell_gone` have unmapped it.
+    /// Allocates memory for a copy. May take long: new memory costs 0.7 ms per MiB, and evicted
+    /// memory is free only after the processes notified by `tell_gone` have unmapped it.
     pub(crate) fn create(
         &self,
         instance: Instance,
@@ -326,7 +332,8 @@ impl Store {
         let sums = Mutex::default();
         let upstream = AtomicU16::new(0);
         let stored = StoredCopy { slot, receiving, sums, changed, followers, upstream, abandoned };
-        // If the same copy was removed and requested again meanwhile, keep the slot that was ready first.
+        // If the same copy was removed and requested again meanwhile, keep the slot that was ready
+        // first.
         lock(&self.stored).entry(instance).or_insert_with(|| Arc::new(stored));
         self.created.notify_waiters();
     }

@@ -1,12 +1,13 @@
-//! The file of a spilled object: its metadata, its bytes, and checksums with which each read detects corruption.
+//! The file of a spilled object: its metadata, its bytes, and checksums with which each read
+//! detects corruption.
 //!
 //! ```text
 //! 0          magic, version, length and checksum of the head; the head
 //! a page     the bytes
 //! then       the CRC-32C of each MiB of them; magic, how many there are, and the CRC-32C of those
 //! ```
-//! All numbers are little-endian. A file without the trailer is incomplete and unusable. Knows the folder only by the
-//! given path.
+//! All numbers are little-endian. A file without the trailer is incomplete and unusable. Knows the
+//! folder only by the given path.
 
 use std::{
     fs::{File, OpenOptions},
@@ -79,11 +80,12 @@ pub(crate) struct SpillFile {
     sums: Vec<u32>,
 }
 
-/// Writes a copy to a new file and syncs it; `stored` is its memory, unless it is small. None if `goes_on` returned
-/// false meanwhile, because the file is no longer needed. An incomplete file is removed.
+/// Writes a copy to a new file and syncs it; `stored` is its memory, unless it is small. None if
+/// `goes_on` returned false meanwhile, because the file is no longer needed. An incomplete file is
+/// removed.
 ///
-/// The bytes are copied before they are written: a client may have the memory mapped writable, and a file whose
-/// checksum covers other bytes would be lost.
+/// The bytes are copied before they are written: a client may have the memory mapped writable, and
+/// a file whose checksum covers other bytes would be lost.
 ///
 /// # Errors
 /// The error of the operating system.
@@ -138,7 +140,8 @@ impl SpillFile {
     /// Opens a file that an earlier node left, and reads its header.
     ///
     /// # Errors
-    /// The error of the operating system, and [`ErrorKind::InvalidData`] if it is not a complete spill file.
+    /// The error of the operating system, and [`ErrorKind::InvalidData`] if it is not a complete
+    /// spill file.
     pub(super) fn open(path: &Path) -> io::Result<(Self, SpilledCopy)> {
         let file = open(path)?;
         let bytes = file.metadata()?.len();
@@ -200,7 +203,8 @@ impl SpillFile {
     }
 }
 
-/// The bytes of a spill file that is read, or of one that is written in order. Each MiB has a checksum.
+/// The bytes of a spill file that is read, or of one that is written in order. Each MiB has a
+/// checksum.
 #[derive(Debug)]
 pub(crate) struct OpenFile {
     file: File,

@@ -2,10 +2,11 @@
 //!
 //! ```text
 //! Spill       --> queue --> a thread writes the file --> Spilled, SpillFailed
-//! Unspill     --> queue --> a thread reads the file into a slot, 1 MiB at a time ------> Unspilled, UnspillFailed
+//! Unspill     --> queue --> a thread reads the file into a slot --> Unspilled, UnspillFailed
 //! DropSpilled --> queue --> a thread removes the file
 //! ```
-//! [`file`] defines the file format, [`folder`] manages the folder. Does not know why copies go to disk and come back.
+//! [`file`] defines the file format, [`folder`] manages the folder. Does not know why copies go to
+//! disk and come back.
 
 pub(crate) mod file;
 pub(crate) mod folder;
@@ -36,8 +37,8 @@ use crate::{
     sync::lock,
 };
 
-/// Threads that read and write files. One thread works at the rate of a disk; several keep a queue of requests, which a
-/// fast disk needs.
+/// Threads that read and write files. One thread works at the rate of a disk; several keep a queue
+/// of requests, which a fast disk needs.
 const THREADS: usize = 4;
 
 /// Limit of writing threads: reads do not wait behind all writes.
@@ -182,7 +183,8 @@ impl Disk {
         }
     }
 
-    /// Ends the threads after their current jobs, and removes the files, unless they are for the next node.
+    /// Ends the threads after their current jobs, and removes the files, unless they are for the
+    /// next node.
     pub(crate) fn close(&self) {
         let files = std::mem::take(&mut *lock(&self.files));
         for state in files.values() {

@@ -1,5 +1,5 @@
-//! An input of a fold on this node: in memory, where it may still grow, or in a file, which is read in pieces and takes
-//! no capacity of the store.
+//! An input of a fold on this node: in memory, where it may still grow, or in a file, which is read
+//! in pieces and takes no capacity of the store.
 
 use std::{ops::Range, sync::Arc};
 

@@ -1,9 +1,9 @@
-//! The task of one position of a reduce: folds its own inputs, in memory or on disk, and its children's streams, frame
-//! by frame.
+//! The task of one position of a reduce: folds its own inputs, in memory or on disk, and its
+//! children's streams, frame by frame.
 //!
-//! A position with a parent buffers its stream in a bounded window until the parent fetches it. The caller's own
-//! position folds into the copy of the result, which others read while it grows. [`crate::folding::kernels`] has the
-//! arithmetic.
+//! A position with a parent buffers its stream in a bounded window until the parent fetches it. The
+//! caller's own position folds into the copy of the result, which others read while it grows.
+//! [`crate::folding::kernels`] has the arithmetic.
 
 use std::{
     collections::HashMap,
@@ -107,8 +107,8 @@ pub(crate) fn start(folding: &Arc<Folding>, order: FoldOrder, target: Option<(In
             let mut inputs = Vec::with_capacity(order.inputs.len());
             for input in &order.inputs {
                 inputs.push(match this.disk.as_ref().and_then(|disk| disk.written(*input)) {
-                    // This includes an input that is being read back: that may serve another reader, and may be left on
-                    // disk.
+                    // This includes an input that is being read back: that may serve another
+                    // reader, and may be left on disk.
                     Some(file) if !is_in_memory(&transfers, *input) => Input::open(&file, *input)?,
                     _ => Input::of(memory_of(&transfers, *input).await?),
                 });
@@ -130,8 +130,8 @@ pub(crate) fn start(folding: &Arc<Folding>, order: FoldOrder, target: Option<(In
 /// Frames folded between two yields.
 const FRAMES_PER_TURN: u64 = 2;
 
-/// Frames that a position buffers between its children and its parent. For a part of a scattered result these are all
-/// frames, because the parent may read them late.
+/// Frames that a position buffers between its children and its parent. For a part of a scattered
+/// result these are all frames, because the parent may read them late.
 fn window_frames(order: &FoldOrder) -> usize {
     let part = order.part.end - order.part.start;
     let window = if is_scattered(order) {
@@ -174,8 +174,8 @@ async fn run(
         if !put(&transfers.streams, &sink, order, range, bytes).await? {
             return Ok(());
         }
-        // A fold of complete local inputs never waits: yield, so that its frames are sent and other streams make
-        // progress.
+        // A fold of complete local inputs never waits: yield, so that its frames are sent and other
+        // streams make progress.
         frames += 1;
         if frames.is_multiple_of(FRAMES_PER_TURN) {
             tokio::task::yield_now().await;
@@ -184,7 +184,8 @@ async fn run(
     if let Sink::Parent(parent) = &sink
         && parent.send(Frame::End).await.is_ok()
     {
-        // The stream is kept for a parent that has not connected yet; until then this fold can still be stopped.
+        // The stream is kept for a parent that has not connected yet; until then this fold can
+        // still be stopped.
         parent.closed().await;
     }
     Ok(())
@@ -197,7 +198,8 @@ fn children(
     receivers: &mut tokio::task::JoinSet<Option<()>>,
 ) -> Vec<Child> {
     let begin = |&(node, position): &(NodeId, u32)| {
-        // The child's own window buffers the rest; a few frames here let reading overlap with folding.
+        // The child's own window buffers the rest; a few frames here let reading overlap with
+        // folding.
         let (sender, stream) = mpsc::channel(window_frames(order).div_ceil(4));
         let key = FoldKey { position, ..order.key };
         if node == transfers.network.identity.member.id {
@@ -272,7 +274,8 @@ fn folded<'a>(transfers: &'a Transfers, order: &FoldOrder) -> &'a Counter {
     }
 }
 
-/// Folds an input. Bytes that another process can write are copied to `block` first, whose size fits the cache.
+/// Folds an input. Bytes that another process can write are copied to `block` first, whose size
+/// fits the cache.
 fn fold_input(order: &FoldOrder, sum: &mut [u8], input: Ready<'_>, block: &mut [u8]) {
     if let Some(bytes) = input.own() {
         return kernels::fold(order.op, order.dtype, sum, bytes);
@@ -291,8 +294,8 @@ struct Child {
 }
 
 impl Child {
-    /// Waits for the next frame. Reports to the state machine each time that the fold has waited for
-    /// [`FOLD_STALL_NS`].
+    /// Waits for the next frame. Reports to the state machine each time that the fold has waited
+    /// for [`FOLD_STALL_NS`].
     async fn next(&mut self, transfers: &Arc<Transfers>, key: FoldKey) -> Result<Piece, String> {
         loop {
             let wait = Duration::from_nanos(FOLD_STALL_NS);
@@ -306,8 +309,8 @@ impl Child {
     }
 }
 
-/// Moves the stream of a child on this same node into its parent's window: a node has no payload connection to itself.
-/// If the stream breaks, the last item is the reason.
+/// Moves the stream of a child on this same node into its parent's window: a node has no payload
+/// connection to itself. If the stream breaks, the last item is the reason.
 async fn local_partial(
     transfers: Arc<Transfers>,
     key: FoldKey,
@@ -333,8 +336,8 @@ async fn local_partial(
 
 /// Delivers a folded frame; false if the parent wants no more.
 ///
-/// If a parent ends early, its own node reports the failure, or the coordinator has stopped it. A report from here
-/// would only hide that reason.
+/// If a parent ends early, its own node reports the failure, or the coordinator has stopped it. A
+/// report from here would only hide that reason.
 async fn put(
     streams: &Streams,
     sink: &Sink,

@@ -1,6 +1,8 @@
-//! Fuzzes frames of a connection between nodes: control frames as read by a node, and payload as read by a receiver.
+//! Fuzzes frames of a connection between nodes: control frames as read by a node, and payload as
+//! read by a receiver.
 //!
-//! The bytes are sent raw, or in frames with valid checksums, optionally encrypted as by a member with the key.
+//! The bytes are sent raw, or in frames with valid checksums, optionally encrypted as by a member
+//! with the key.
 
 use std::{cell::OnceCell, future::Future, os::unix::net::UnixStream};
 
@@ -46,8 +48,8 @@ pub(super) fn run<T>(future: impl Future<Output = T>) -> T {
     })
 }
 
-/// Fuzzes the bytes of one connection. The lowest bits of the first byte select payload or control, framed or raw, and
-/// encrypted or not.
+/// Fuzzes the bytes of one connection. The lowest bits of the first byte select payload or control,
+/// framed or raw, and encrypted or not.
 pub fn frames(bytes: &[u8]) {
     let Some((how, rest)) = bytes.split_first() else { return };
     let (is_payload, is_framed, is_sealed) = (how & 1 > 0, how & 2 > 0, how & 4 > 0);

@@ -1,5 +1,5 @@
-//! The node's side of one attached process: its requests, replies and memory. Knows neither users nor the listening
-//! socket.
+//! The node's side of one attached process: its requests, replies and memory. Knows neither users
+//! nor the listening socket.
 
 mod replies;
 
@@ -47,8 +47,8 @@ pub(super) struct Session {
     retired_extents: Mutex<HashSet<ExtentId>>,
     /// Its open requests.
     asked: Mutex<OpenRequests>,
-    /// Copies that it follows while they arrive, by its request. Their memory is not reused meanwhile, even if the copy
-    /// is removed.
+    /// Copies that it follows while they arrive, by its request. Their memory is not reused
+    /// meanwhile, even if the copy is removed.
     growing: Mutex<HashMap<u64, Arc<StoredCopy>>>,
     /// Its identity for shared limits.
     quota_holder: QuotaHolder,
@@ -124,7 +124,8 @@ impl Session {
         self.programs.network.limited.note(LimitKey::Process(self.process), limit);
     }
 
-    /// Serves the process until it or the node closes the connection. Reports protocol errors to it.
+    /// Serves the process until it or the node closes the connection. Reports protocol errors to
+    /// it.
     pub(super) async fn attend(
         self: &Arc<Self>,
         stream: &UnixStream,
@@ -173,7 +174,8 @@ impl Session {
         Ok(())
     }
 
-    /// Reads the greeting of the process: its version of the protocol, and its capability. None if it sends nothing.
+    /// Reads the greeting of the process: its version of the protocol, and its capability. None if
+    /// it sends nothing.
     async fn greeting(
         &self,
         arriving: &mut RequestReader,
@@ -205,8 +207,8 @@ impl Session {
     ) -> Option<FromNode> {
         if version != LOCAL_VERSION {
             let said = format!(
-                "this node uses version {LOCAL_VERSION} of the local protocol, but this process uses \
-                 {version}: install the same release of Hoplite for both"
+                "this node uses version {LOCAL_VERSION} of the local protocol, but this process \
+                 uses {version}: install the same release of Hoplite for both"
             );
             return Some(FromNode::Refused { said });
         }
@@ -285,7 +287,8 @@ impl Session {
         Ok(())
     }
 
-    /// Registers a request of `bytes` bytes. Returns the request for the node, or the error of the reply.
+    /// Registers a request of `bytes` bytes. Returns the request for the node, or the error of the
+    /// reply.
     fn note_question(
         &self,
         request: u64,
@@ -377,8 +380,9 @@ impl Session {
             self.limit_reached("FORK_PINS_MAX");
             let QuotaExceeded { own, taken, most } = excess;
             io::Error::other(format!(
-                "{taken} of at most {most} forks with views exist, {own} of them from this process; no process may \
-                 have more than it leaves free for others: end some forks, or raise ulimit -n of the node"
+                "{taken} of at most {most} forks with views exist, {own} of them from this \
+                 process; no process may have more than it leaves free for others: end some forks, \
+                 or raise ulimit -n of the node"
             ))
         })?;
         let lifeline = self.programs.hold(self.client, (share, self.copies()))?;

@@ -17,8 +17,9 @@ use super::{
     totals::{self, MEMBERSHIPS},
 };
 
-/// Maximum number of events in one report.
-const EVENTS_MAX: usize = 5000;
+/// Maximum number of events in one report, which is written below the event loop's lock. Readers
+/// continue with the next page.
+const EVENTS_MAX: usize = 2500;
 
 /// Bytes of events in one report, about; a report with all its lists fits into a message.
 const EVENTS_BYTES_MAX: usize = 2 << 20;

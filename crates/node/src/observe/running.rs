@@ -23,8 +23,9 @@ use super::{
 const ROWS_MAX: usize = 1000;
 pub(super) const ROWS_BYTES_MAX: usize = 256 * 1024;
 
-/// Maximum number of waits that a report describes, those of one second or more. It begins no description once they
-/// have taken a millisecond: one that lists missing objects may have tens of thousands.
+/// Maximum number of waits that a report describes, those of one second or more. It begins no
+/// description once they have taken a millisecond: one that lists missing objects may have tens of
+/// thousands.
 const DESCRIBED_MAX: usize = 100;
 const DESCRIBED_AFTER_NS: u64 = 1_000_000_000;
 const DESCRIBE_TIME_MAX: Duration = Duration::from_millis(1);

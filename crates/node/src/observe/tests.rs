@@ -1,4 +1,5 @@
-//! Tests of the recorder: events in, rows out. A state machine without other members makes the actions.
+//! Tests of the recorder: events in, rows out. A state machine without other members makes the
+//! actions.
 
 use hoplite_proto::{
     broadcast::Reason,

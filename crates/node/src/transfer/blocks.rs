@@ -1,5 +1,5 @@
-//! Payload frames on a socket: each is a run of blocks, and one system call moves several. Knows bytes and frames, not
-//! objects.
+//! Payload frames on a socket: each is a run of blocks, and one system call moves several. Knows
+//! bytes and frames, not objects.
 
 use std::io::{self, IoSlice, IoSliceMut};
 
@@ -21,7 +21,8 @@ use crate::{
     sealing::Seal,
 };
 
-/// Frames per read, if that many have arrived. A larger number would delay the first of them at a relay.
+/// Frames per read, if that many have arrived. A larger number would delay the first of them at a
+/// relay.
 pub(crate) const FRAMES_AT_ONCE: usize = 8;
 
 /// Reads frames of known lengths and order directly into place.
@@ -50,8 +51,9 @@ pub(crate) enum Arrived {
 }
 
 impl Arrivals {
-    /// Waits for at least one frame. The bodies go to `places`, each as long as its frame. Pass the places not filled
-    /// yet again next time, as the first ones. Without places, this waits for another kind of frame.
+    /// Waits for at least one frame. The bodies go to `places`, each as long as its frame. Pass the
+    /// places not filled yet again next time, as the first ones. Without places, this waits for
+    /// another kind of frame.
     pub(crate) async fn next(
         &mut self,
         stream: &TcpStream,
@@ -114,7 +116,8 @@ impl Arrivals {
         Ok(Some(Arrived::Frames(frames)))
     }
 
-    /// Another frame than of blocks, which is the first. Nothing follows it before the next request.
+    /// Another frame than of blocks, which is the first. Nothing follows it before the next
+    /// request.
     fn other(&mut self, header: Header, places: &[&mut [u8]]) -> Result<Arrived, WireError> {
         let body = std::mem::take(&mut self.got) - HEADER_BYTES;
         let room = places.first().map_or(0, |place| place.len());
@@ -159,7 +162,8 @@ async fn read_some(
         let mut got = 0;
         let read = stream.try_io(Interest::READABLE, || {
             got = rustix::io::readv(stream, pieces)?;
-            // A short read: the next read would find nothing. This error makes the runtime wait for the next event.
+            // A short read: the next read would find nothing. This error makes the runtime wait for
+            // the next event.
             if got > 0 && got < wanted { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
         });
         match read {
@@ -173,9 +177,9 @@ async fn read_some(
 
 /// Writes frames, each an offset in an object and its bytes.
 ///
-/// Encrypted frames are copies, in memory of `streams`. Bytes that a process of this host can write are copied too. Their
-/// checksums cover the copy: if a program changes its object against the contract, this node does not appear to send
-/// corrupt bytes.
+/// Encrypted frames are copies, in memory of `streams`. Bytes that a process of this host can write
+/// are copied too. Their checksums cover the copy: if a program changes its object against the
+/// contract, this node does not appear to send corrupt bytes.
 pub(crate) async fn write<W>(
     writer: &mut W,
     seal: &mut Seal,
@@ -285,8 +289,8 @@ mod tests {
         (0..len).map(|at| (at * 7 + at / 251) as u8).collect()
     }
 
-    /// Goal: frames arrive whole, in order and in place, wherever the network splits the stream. Method: the same
-    /// frames in pieces of many sizes, with at most three places at a time.
+    /// Goal: frames arrive whole, in order and in place, wherever the network splits the stream.
+    /// Method: the same frames in pieces of many sizes, with at most three places at a time.
     #[tokio::test]
     async fn split_frames_are_reassembled() {
         const FRAME: u64 = 16 * 1024;

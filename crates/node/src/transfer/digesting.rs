@@ -11,7 +11,8 @@ use crate::{
     store::StoredCopy,
 };
 
-/// Bytes digested at a time, on a blocking thread: 4 MiB take 3 ms, during which other blocking work waits.
+/// Bytes digested at a time, on a blocking thread: 4 MiB take 3 ms, during which other blocking
+/// work waits.
 const RUN_BYTES: u64 = 256 * BLOCK_BYTES;
 
 /// Computes the digest of a copy once it is complete; None if the rest will not come.

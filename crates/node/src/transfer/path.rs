@@ -1,7 +1,8 @@
-//! The transport of payload: what a transfer needs of the connection between two nodes. [`super::tcp`] is the one of
-//! production.
+//! The transport of payload: what a transfer needs of the connection between two nodes.
+//! [`super::tcp`] is the one of production.
 //!
-//! Above it are ranges, claims, checksums, credit and timeouts; below it connections, framing and encryption.
+//! Above it are ranges, claims, checksums, credit and timeouts; below it connections, framing and
+//! encryption.
 
 use hoplite_proto::{
     id::NodeId,
@@ -44,8 +45,9 @@ pub(crate) enum End {
 
 /// The receiving end of one transfer.
 pub(crate) trait Incoming: Send {
-    /// Waits for frames, or for a report of the sender. The bytes go to `places`, each as long as its frame. Pass those
-    /// that are not filled yet again next time, as the first ones. Without places, only reports may arrive.
+    /// Waits for frames, or for a report of the sender. The bytes go to `places`, each as long as
+    /// its frame. Pass those that are not filled yet again next time, as the first ones. Without
+    /// places, only reports may arrive.
     fn next(
         &mut self,
         places: &mut [&mut [u8]],
@@ -101,8 +103,9 @@ impl Headers<'_> {
 
 /// The sending end of a connection, for one transfer at a time.
 pub(crate) trait Outgoing: Send {
-    /// Sends frames, each an offset and its bytes. `headers` makes the header of a frame from the bytes as they are sent:
-    /// they are copied, into memory of `streams`, if they are encrypted or another process can write them.
+    /// Sends frames, each an offset and its bytes. `headers` makes the header of a frame from the
+    /// bytes as they are sent: they are copied, into memory of `streams`, if they are encrypted or
+    /// another process can write them.
     fn send(
         &mut self,
         streams: &Streams,

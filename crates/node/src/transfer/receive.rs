@@ -1,5 +1,5 @@
-//! The receiving end of payload connections: copies go directly into place in memory, partial results into a window for
-//! the fold.
+//! The receiving end of payload connections: copies go directly into place in memory, partial
+//! results into a window for the fold.
 
 use std::{
     collections::VecDeque,
@@ -69,7 +69,10 @@ async fn run_fetch<P: PayloadPath>(transfers: Arc<Transfers>, path: Arc<P>, want
     let event = match result {
         Ok(End::Complete) if stored.is_complete() && digest != wanted.digest => {
             transfers.counters.copies_corrupt.add(1);
-            log_once!(warn, source, id = %wanted.id, %source, "received a copy that does not match its announced digest");
+            log_once!(
+                warn, source, id = %wanted.id, %source,
+                "received a copy that does not match its announced digest"
+            );
             Event::CopyCorrupt { fetch }
         }
         Ok(End::Complete) if is_here => {
@@ -88,7 +91,8 @@ async fn run_fetch<P: PayloadPath>(transfers: Arc<Transfers>, path: Arc<P>, want
     transfers.end_fetch(fetch, event);
 }
 
-/// Receives a copy, and computes its digest meanwhile if one is expected; None if it was not received.
+/// Receives a copy, and computes its digest meanwhile if one is expected; None if it was not
+/// received.
 async fn receive_and_digest<P: PayloadPath>(
     transfers: &Arc<Transfers>,
     path: &P,
@@ -196,8 +200,8 @@ impl<I: Incoming> Copy<'_, I> {
             opened?;
             transfers.counters.bytes_received.add(whole);
             receiving.timeout.moved(whole);
-            // Count before yielding to other tasks: meanwhile more bytes would arrive than the link carries in the
-            // counted time.
+            // Count before yielding to other tasks: meanwhile more bytes would arrive than the link
+            // carries in the counted time.
             receiving.moved(whole, shares);
             self.growth.step(transfers, self.wanted.fetch, whole, shares);
             self.permit.iter().for_each(Permit::moved);
@@ -258,8 +262,8 @@ impl<'a, I: Incoming> Receiving<'a, I> {
         }
     }
 
-    /// Decrypts and verifies a frame of the bytes from `at` on. Counts a corrupt one, and reports its source to the state
-    /// machine.
+    /// Decrypts and verifies a frame of the bytes from `at` on. Counts a corrupt one, and reports
+    /// its source to the state machine.
     fn open(&mut self, header: &mut Header, at: u64, bytes: &mut [u8]) -> Result<(), WireError> {
         let decrypted = self.incoming.decrypt(header, bytes);
         let opened = decrypted.and_then(|()| frame::verify(header, self.transfer, at, bytes));
@@ -311,7 +315,9 @@ pub(crate) async fn partial<P: PayloadPath>(
     window: mpsc::Sender<Result<Piece, String>>,
 ) {
     let received = tokio::select! {
-        received = receive_partial(&transfers, &*path, child, key, part, frame, &window) => received,
+        received = receive_partial(&transfers, &*path, child, key, part, frame, &window) => {
+            received
+        }
         // The kernel of an unresponsive host may keep the connection open.
         () = transfers.network.peers.gone(child) => Err(LinkError::Failed),
     };
@@ -364,8 +370,8 @@ async fn receive_partial<P: PayloadPath>(
             at += length;
             ungranted += length;
         }
-        // The fold owns their places in the window now. Grant credit before the window is empty, but not with a packet
-        // per frame.
+        // The fold owns their places in the window now. Grant credit before the window is empty,
+        // but not with a packet per frame.
         if ungranted >= WINDOW_BYTES / 4 {
             receiving.incoming.grant(std::mem::take(&mut ungranted)).await?;
         }
@@ -385,8 +391,8 @@ struct Growth {
     missing: u64,
     /// The most transfers that shared the link since the last report.
     shares: u16,
-    /// Time of the last report. The first bytes are reported at once, because on a slow link the next ones come much
-    /// later.
+    /// Time of the last report. The first bytes are reported at once, because on a slow link the
+    /// next ones come much later.
     told: Option<Instant>,
 }
 
@@ -411,9 +417,9 @@ impl Growth {
 
 /// The rate of a transfer: the fastest run of a window, or all of a shorter transfer.
 ///
-/// The fastest run, because a sender that waits for its own copy does not show the rate of the link. A whole window,
-/// because fewer bytes may have waited in the kernel and arrive at memory speed. For the same reason a short transfer
-/// counts from its request on.
+/// The fastest run, because a sender that waits for its own copy does not show the rate of the
+/// link. A whole window, because fewer bytes may have waited in the kernel and arrive at memory
+/// speed. For the same reason a short transfer counts from its request on.
 #[derive(Debug)]
 struct Throughput {
     since: Instant,
@@ -425,10 +431,12 @@ struct Throughput {
     best: Option<(u64, Duration)>,
 }
 
-/// Minimum sample: the smallest streamed object. For less, request and reply take longer than the bytes.
+/// Minimum sample: the smallest streamed object. For less, request and reply take longer than the
+/// bytes.
 const SAMPLE_BYTES_MIN: u64 = INLINE_BYTES_MAX;
 
-/// Minimum of a steady sample. For less, the request's path and the scheduler take much of the time.
+/// Minimum of a steady sample. For less, the request's path and the scheduler take much of the
+/// time.
 const STEADY_BYTES_MIN: u64 = 1024 * 1024;
 
 impl Default for Throughput {
@@ -455,8 +463,8 @@ impl Throughput {
         }
     }
 
-    /// Reports the rate. `may_wait`: the sender had to compute the bytes first. If that took most of the time, there is
-    /// no sample.
+    /// Reports the rate. `may_wait`: the sender had to compute the bytes first. If that took most
+    /// of the time, there is no sample.
     fn report(&self, transfers: &Arc<Transfers>, may_wait: bool) {
         let time = self.since.elapsed();
         let has_waited = may_wait && self.first.is_none_or(|first| first > time / 2);

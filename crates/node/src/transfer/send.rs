@@ -1,9 +1,10 @@
 //! The sending end of payload connections: copies, as they grow, and streams of partial results.
 //!
-//! One task reads requests and credit, one writes. Nothing is sent beyond the credit. Each connection carries one
-//! transfer at a time, so a stalled receiver delays no other. If a receiver accepts nothing of a copy for a while, the
-//! transfer is aborted, so that it does not keep the copy forever. While the copy itself does not grow, or the fold
-//! makes no frame, the receiver is notified that the sender waits.
+//! One task reads requests and credit, one writes. Nothing is sent beyond the credit. Each
+//! connection carries one transfer at a time, so a stalled receiver delays no other. If a receiver
+//! accepts nothing of a copy for a while, the transfer is aborted, so that it does not keep the
+//! copy forever. While the copy itself does not grow, or the fold makes no frame, the receiver is
+//! notified that the sender waits.
 
 use std::{
     ops::Range,
@@ -95,8 +96,8 @@ fn broken() -> LinkError {
     std::io::Error::from(std::io::ErrorKind::ConnectionReset).into()
 }
 
-/// Serves the requests of a node on one connection, until the connection ends, the node is no longer a member, or its
-/// certificate is revoked.
+/// Serves the requests of a node on one connection, until the connection ends, the node is no
+/// longer a member, or its certificate is revoked.
 pub(crate) fn start(
     transfers: &Arc<Transfers>,
     node: NodeId,
@@ -135,8 +136,8 @@ pub(super) async fn serve(
         of_hearer.close();
         result
     }));
-    // The other end uses no connection again that was idle for half of this time. It may have closed this one through a
-    // firewall that had forgotten it.
+    // The other end uses no connection again that was idle for half of this time. It may have
+    // closed this one through a firewall that had forgotten it.
     while let Ok(Some((transfer, fetch))) = tokio::time::timeout(2 * IDLE_MAX, asked.recv()).await {
         if !is_frame_length(fetch.frame) {
             let said = format!("a request for frames of {} bytes", fetch.frame);
@@ -157,8 +158,8 @@ pub(super) async fn serve(
     Ok(())
 }
 
-/// A transfer requested from the state machine. Dropping this reports its end: it is complete, or its connection or
-/// receiver is gone.
+/// A transfer requested from the state machine. Dropping this reports its end: it is complete, or
+/// its connection or receiver is gone.
 struct ServeRequest<'a> {
     transfers: &'a Arc<Transfers>,
     serve: ServeId,
@@ -216,8 +217,8 @@ struct Sending<'a, O> {
 }
 
 impl<O: Outgoing> Sending<'_, O> {
-    /// Sends the requested ranges of a copy as they become ready. `ordered`: this node computes the copy and may not
-    /// have its order yet.
+    /// Sends the requested ranges of a copy as they become ready. `ordered`: this node computes the
+    /// copy and may not have its order yet.
     async fn copy(
         &mut self,
         id: ObjectId,
@@ -251,7 +252,8 @@ impl<O: Outgoing> Sending<'_, O> {
         Ok(End::Complete)
     }
 
-    /// Waits for something independent of the receiver, and reports to it that this end waits while that takes long.
+    /// Waits for something independent of the receiver, and reports to it that this end waits while
+    /// that takes long.
     ///
     /// # Errors
     /// The connection has ended, whether or not the wait is over.
@@ -260,7 +262,8 @@ impl<O: Outgoing> Sending<'_, O> {
         loop {
             let (result, is_word_due) = tokio::select! {
                 biased;
-                // First: what is taken for a receiver that is gone would be lost for its next connection.
+                // First: what is taken for a receiver that is gone would be lost for its next
+                // connection.
                 () = self.credit.closed() => return Err(broken()),
                 waited = self.timeout.wait(&mut what) => waited,
             };

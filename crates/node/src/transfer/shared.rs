@@ -38,7 +38,8 @@ pub(crate) struct Transfers {
     pub(crate) counters: Arc<Counters>,
     pub(crate) events: EventSender,
     pub(crate) tasks: Supervisor,
-    /// Transfers from this node that wait for a decision of the state machine, with their receivers.
+    /// Transfers from this node that wait for a decision of the state machine, with their
+    /// receivers.
     serves: Mutex<HashMap<ServeId, (NodeId, ServeDecision)>>,
     /// The tasks of transfers to this node.
     fetches: Mutex<HashMap<FetchId, AbortHandle>>,
@@ -134,7 +135,8 @@ impl Transfers {
         }
     }
 
-    /// Reports the result of a transfer to the state machine, unless it was stopped before the event is handled.
+    /// Reports the result of a transfer to the state machine, unless it was stopped before the
+    /// event is handled.
     pub(crate) fn end_fetch(self: &Arc<Self>, fetch: FetchId, event: Event) {
         let transfers = self.clone();
         let is_current = move || lock(&transfers.fetches).remove(&fetch).is_some();

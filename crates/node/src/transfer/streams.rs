@@ -1,4 +1,5 @@
-//! Streams of partial results between a position of a reduce and its parent, and the memory of their frames.
+//! Streams of partial results between a position of a reduce and its parent, and the memory of
+//! their frames.
 //!
 //! Does not know what is folded, nor the connection of a stream.
 
@@ -105,12 +106,12 @@ impl Drop for Piece {
     }
 }
 
-/// Timeout of a parent for a position whose order has not arrived, and of a fold for the memory of a copy. The order
-/// was sent before the parent's, and new memory takes 0.7 ms per MiB.
+/// Timeout of a parent for a position whose order has not arrived, and of a fold for the memory of
+/// a copy. The order was sent before the parent's, and new memory takes 0.7 ms per MiB.
 pub(crate) const ORDER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The streams of the positions at this node, until their parents take them, and the number of transfers that share its
-/// link in each direction.
+/// The streams of the positions at this node, until their parents take them, and the number of
+/// transfers that share its link in each direction.
 #[derive(Debug, Default)]
 pub(crate) struct Streams {
     ready: Mutex<HashMap<FoldKey, mpsc::Receiver<Frame>>>,
@@ -224,8 +225,8 @@ impl Streams {
         self.arrived.notify_waiters();
     }
 
-    /// Stores a stream again from which nothing was sent: its parent has closed that connection, and may request it on
-    /// another.
+    /// Stores a stream again from which nothing was sent: its parent has closed that connection,
+    /// and may request it on another.
     pub(crate) fn put_back(&self, key: FoldKey, stream: mpsc::Receiver<Frame>) {
         // The fold of a closed stream has ended, and nothing would remove it.
         if !stream.is_closed() {

@@ -1,4 +1,5 @@
-//! Payload over TCP: frames of [`super::blocks`] on encrypted connections, which later transfers use again.
+//! Payload over TCP: frames of [`super::blocks`] on encrypted connections, which later transfers
+//! use again.
 
 use std::sync::Arc;
 

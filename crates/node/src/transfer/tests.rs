@@ -1,4 +1,5 @@
-//! Fixtures of transfer tests: one end of a transfer without a state machine, and a peer played by the test.
+//! Fixtures of transfer tests: one end of a transfer without a state machine, and a peer played by
+//! the test.
 
 use std::sync::{Arc, Mutex, Weak};
 

@@ -31,7 +31,8 @@ impl Session {
         self.answer_freely(request, reply);
     }
 
-    /// Replies to a process with a capability: it gets copies of objects, and can't follow objects that still arrive.
+    /// Replies to a process with a capability: it gets copies of objects, and can't follow objects
+    /// that still arrive.
     fn answer_confined(self: &Arc<Self>, request: u64, reply: Result<Reply, CallError>) {
         let instance = match &reply {
             Ok(Reply::Growing { .. }) => {
@@ -101,8 +102,8 @@ impl Session {
         self.programs.store.arena.is_sealed(stored.shared().extent())
     }
 
-    /// Registers a copy that the process follows. Returns false at the limit; the process then gets the complete copy
-    /// only.
+    /// Registers a copy that the process follows. Returns false at the limit; the process then gets
+    /// the complete copy only.
     fn follow(&self, request: u64, stored: Arc<StoredCopy>) -> bool {
         let mut growing = lock(&self.growing);
         let bytes: u64 = growing.values().map(|stored| stored.len()).sum();
@@ -141,8 +142,8 @@ impl Session {
     }
 }
 
-/// Replies to a follow once the writer has mapped the extent: until then, a process with the descriptor could map it
-/// writable too. Nothing can be read before.
+/// Replies to a follow once the writer has mapped the extent: until then, a process with the
+/// descriptor could map it writable too. Nothing can be read before.
 async fn answer_when_sealed(
     session: Weak<Session>,
     request: u64,

@@ -44,7 +44,8 @@ impl Sender {
         Self { channel, transfer: header.transfer, fetch: wire::decode(&body).unwrap() }
     }
 
-    /// Sends blocks with these numbers, from block `at` of the object on, with a wrong checksum if `wrong`.
+    /// Sends blocks with these numbers, from block `at` of the object on, with a wrong checksum if
+    /// `wrong`.
     async fn send(&mut self, at: u64, numbers: Range<u64>, wrong: bool) {
         self.send_from(at * BLOCK, numbers, wrong).await;
     }
@@ -229,7 +230,8 @@ async fn replaced_transfer_reports_nothing() {
     assert_eq!(scene.transfers.counters.values().fetches_failed, 0);
 }
 
-/// Goal: two transfers fill one copy at the same time. Method: both requests arrive before the first byte.
+/// Goal: two transfers fill one copy at the same time. Method: both requests arrive before the
+/// first byte.
 #[tokio::test]
 async fn two_transfers_of_disjoint_ranges_fill_one_copy() {
     let mut scene = Scene::new();
@@ -287,8 +289,8 @@ async fn transfer_waits_for_another_one_of_the_same_bytes() {
     assert_eq!(ended(&mut scene).await, Event::Fetched { fetch: FetchId(2) });
 }
 
-/// Goal: a node that is late on a connection that was idle, and can't be reached on another, is not given up. Method:
-/// the address of the peer refuses connections.
+/// Goal: a node that is late on a connection that was idle, and can't be reached on another, is not
+/// given up. Method: the address of the peer refuses connections.
 #[tokio::test]
 async fn late_reply_is_received_if_no_new_connection_can_be_opened() {
     let mut scene = Scene::new();
@@ -303,7 +305,8 @@ async fn late_reply_is_received_if_no_new_connection_can_be_opened() {
     assert_eq!(scene.transfers.counters.values().connections_silent, 0);
 }
 
-/// Receives a child's stream of three blocks, of which the test sends `blocks`; returns what the fold gets.
+/// Receives a child's stream of three blocks, of which the test sends `blocks`; returns what the
+/// fold gets.
 async fn stream(blocks: u64, is_whole: bool) -> (Vec<Vec<u8>>, Option<String>, u64) {
     let scene = Scene::new();
     let key =
@@ -348,8 +351,8 @@ async fn stream_arrives_in_order_and_ends_with_its_error() {
     assert!(why.contains("position 3") && why.contains("byte 32768 of 49152"), "{why}");
 }
 
-/// Goal: a stream ends with an error if its connection stays open and brings nothing, but not while its sender reports
-/// that it waits.
+/// Goal: a stream ends with an error if its connection stays open and brings nothing, but not while
+/// its sender reports that it waits.
 #[tokio::test]
 async fn stream_without_frames_ends_unless_its_sender_waits() {
     let scene = Scene::new();

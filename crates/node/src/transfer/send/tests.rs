@@ -204,7 +204,8 @@ async fn ranges_begin_and_end_anywhere() {
     assert_eq!(scene.transfers.counters.values().bytes_direct, BLOCK_BYTES + 6);
 }
 
-/// Goal: a receiver that disconnects while it waits for the state machine or the copy leaves nothing behind.
+/// Goal: a receiver that disconnects while it waits for the state machine or the copy leaves
+/// nothing behind.
 #[tokio::test]
 async fn end_of_receiver_is_reported() {
     let mut scene = Scene::new();

@@ -1,5 +1,5 @@
-//! Transfers between two nodes without a socket: the loops of both ends over channels in memory, with peers that fail or
-//! stall.
+//! Transfers between two nodes without a socket: the loops of both ends over channels in memory,
+//! with peers that fail or stall.
 
 use std::{collections::VecDeque, io, sync::Arc};
 

@@ -253,8 +253,8 @@ fn receiver_that_reads_nothing_is_dropped() {
     liar.wait_until(|liar| liar.counter("transfers_slow") == 3);
 }
 
-/// Goal: a transfer from a sender that sends almost nothing is aborted, and the sender is avoided if another node has
-/// the object.
+/// Goal: a transfer from a sender that sends almost nothing is aborted, and the sender is avoided
+/// if another node has the object.
 #[test]
 fn sender_of_few_bytes_is_dropped() {
     let mut liar = Liar::new();
@@ -275,7 +275,8 @@ fn sender_of_few_bytes_is_dropped() {
     drop(get);
 }
 
-/// Goal: a copy that does not grow ends no transfer of it; the receiver is notified that the sender waits.
+/// Goal: a copy that does not grow ends no transfer of it; the receiver is notified that the sender
+/// waits.
 #[test]
 fn receiver_of_stalled_copy_is_notified() {
     let mut liar = Liar::new();
