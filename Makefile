@@ -403,6 +403,7 @@ test-long-python: wheel wheel-free-threaded
 test-long-rust: $(VENV)/.tools
 	@mkdir -p $(LOGS)
 	RUSTFLAGS="--cfg loom" cargo test --quiet $(CARGO_FLAGS) --release --lib -p hoplite-shm --target-dir target/loom loom
+	LOOM_MAX_PREEMPTIONS=3 cargo test --quiet $(CARGO_FLAGS) --release --lib -p hoplite-node models
 	cargo test --quiet $(CARGO_FLAGS) --release -p hoplite-proto -p hoplite-sim 2>&1 | tee $(LOGS)/rust
 	HOSTILE_CASES=2000000 HOSTILE_SEED=$$(date +%s) cargo test --quiet --release $(CARGO_FLAGS) -p hoplite-proto --test hostile
 

@@ -28,15 +28,20 @@ mod digest;
 mod disk;
 mod engine;
 mod error;
+mod event_set;
 pub mod folding;
 mod fork_safe;
 mod frame;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzzed;
 mod latch;
+#[cfg(test)]
+mod latch_tests;
 mod limited;
 mod link;
 mod local;
+#[cfg(test)]
+mod models;
 pub mod mutants;
 mod network;
 mod node;
@@ -44,6 +49,8 @@ mod observe;
 mod repeats;
 mod sealing;
 mod shared_epoll;
+#[cfg(test)]
+mod shared_epoll_tests;
 mod shell;
 mod store;
 mod sync;

@@ -8,7 +8,7 @@
 
 use std::{
     sync::{
-        Arc, Mutex, TryLockError,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -21,6 +21,7 @@ use hoplite_proto::{
 use tokio::sync::Notify;
 
 use super::{
+    door::{Door, Passed},
     event_queue::EventQueue,
     event_sender::{EventSender, HandleEvent, QueuedEvent},
     supervisor::Supervisor,
@@ -51,8 +52,7 @@ pub(crate) struct EventLoop<P: Execute> {
     pub(crate) shell: P,
     events: EventSender,
     tasks: Supervisor,
-    state: Mutex<LoopState<P>>,
-    queue: Mutex<EventQueue>,
+    door: Door<LoopState<P>, EventQueue>,
     /// The deadline of the timer in nanoseconds, which is not later than the state machine's;
     /// [`NEVER`] without one.
     armed: AtomicU64,
@@ -99,16 +99,12 @@ impl<P: Execute> EventLoop<P> {
         let queue = EventQueue::new();
         let engine = Arc::new_cyclic(|engine: &std::sync::Weak<Self>| {
             let events = EventSender::new(engine.clone(), queue.congested());
+            let state = LoopState { machine, actions: Vec::new(), rest: P::Rest::default() };
             Self {
                 shell: make(&events),
                 events,
                 tasks: tasks.clone(),
-                state: Mutex::new(LoopState {
-                    machine,
-                    actions: Vec::new(),
-                    rest: P::Rest::default(),
-                }),
-                queue: Mutex::new(queue),
+                door: Door::new(state, queue),
                 armed: AtomicU64::new(NEVER),
                 timer: Notify::new(),
             }
@@ -134,36 +130,28 @@ impl<P: Execute> EventLoop<P> {
 
     /// Handles queued events and `next` for one turn, unless another thread does, and returns the
     /// slow actions.
-    fn pass(self: &Arc<Self>, mut next: Option<QueuedEvent>) -> Vec<Action> {
+    fn pass(self: &Arc<Self>, next: Option<QueuedEvent>) -> Vec<Action> {
         let mut slow = Vec::new();
         let mut turn = Turn { begun: self.events.now(), handled: 0 };
-        while self.tasks.failure().is_none() {
-            match self.state.try_lock() {
-                // After a panic the state machine is not used again: its state may be half changed.
-                Ok(mut state) => {
-                    let drain = || self.drain(&mut state, &mut next, &mut turn, &mut slow);
-                    let _ = self.tasks.catch(Task::Machine, drain);
-                }
-                // The thread inside checks the queue again after it leaves. Nothing else locks the
-                // door.
-                Err(TryLockError::WouldBlock | TryLockError::Poisoned(_)) => match next.take() {
-                    Some(event) => lock(&self.queue).push(event),
-                    None => return slow,
-                },
-            }
-            if lock(&self.queue).is_empty() {
-                return slow;
-            }
-            if turn.is_over(self.events.now()) {
+        let is_open = || self.tasks.failure().is_none();
+        let passed = self.door.pass(next, is_open, |state, next| {
+            let drain = || self.drain(state, next, &mut turn, &mut slow);
+            let _ = self.tasks.catch(Task::Machine, drain);
+            turn.is_over(self.events.now())
+        });
+        match passed {
+            Passed::Done => {}
+            Passed::TurnOver => {
                 // If another thread is inside when the task comes, that thread does this in turn.
                 let engine = self.clone();
                 drop(self.tasks.spawn(Task::Machine, async move { engine.take_turn(None, false) }));
-                return slow;
+            }
+            Passed::Closed => {
+                // The node has ended: nobody handles these events, or waits for that.
+                let dropped = lock(self.door.queue()).take_all();
+                drop(dropped);
             }
         }
-        // The node has ended: nobody handles these events, or waits for that.
-        let dropped = lock(&self.queue).take_all();
-        drop(dropped);
         slow
     }
 
@@ -182,7 +170,7 @@ impl<P: Execute> EventLoop<P> {
             if turn.is_over(now) {
                 break;
             }
-            lock(&self.queue).exchange(next);
+            lock(self.door.queue()).exchange(next);
             let Some(QueuedEvent { event, is_current }) = next.take() else { break };
             turn.handled += 1;
             if is_current.is_none_or(|is_current| is_current()) {

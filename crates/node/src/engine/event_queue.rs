@@ -1,4 +1,5 @@
-//! The queue of events for the state machine: which is next, and whether it is too long. Does not know the state machine.
+//! The queue of events for the state machine: which is next, and whether it is too long. Does not
+//! know the state machine.
 
 use std::collections::VecDeque;
 
@@ -7,12 +8,13 @@ use hoplite_proto::{message::Message, node::Event, request::Request};
 use tokio::sync::watch;
 
 use super::{
+    door::Queue,
     event_sender::{QueuedEvent, Source},
     fair_queue::{FairQueue, Party},
 };
 
-/// Queued bytes of one source from which on its sockets are not read, 64 MiB: the state machine needs a second for
-/// them.
+/// Queued bytes of one source from which on its sockets are not read, 64 MiB: the state machine
+/// needs a second for them.
 const BYTES_MAX: usize = if cfg!(test) { 1 << 20 } else { 64 << 20 };
 
 /// Capacity for events that is kept afterwards: a membership change may queue very many.
@@ -22,17 +24,39 @@ const FACTS_KEPT: usize = 1024;
 const MEMBERS_PER_PROGRAM: usize = 8;
 
 pub(super) struct EventQueue {
-    /// Messages of failure detection. They must not wait behind the events of many rejoining members: these would be
-    /// declared dead again.
+    /// Messages of failure detection. They must not wait behind the events of many rejoining
+    /// members: these would be declared dead again.
     swim: VecDeque<QueuedEvent>,
     members: VecDeque<QueuedEvent>,
     programs: FairQueue<QueuedEvent>,
     /// Events of members handled since the last one of a program.
     streak: usize,
-    /// By [`Source`]: the queued bytes, whether socket readers must wait, and the sender that notifies them.
+    /// By [`Source`]: the queued bytes, whether socket readers must wait, and the sender that
+    /// notifies them.
     bytes: [usize; 2],
     is_congested: [bool; 2],
     congested: watch::Sender<[bool; 2]>,
+}
+
+impl Queue for EventQueue {
+    type Item = QueuedEvent;
+
+    fn push(&mut self, event: QueuedEvent) {
+        self.bytes[source(&event.event) as usize] += cost(&event.event);
+        match party(&event.event) {
+            Some(party) => self.programs.push(party, event),
+            None => {
+                let is_swim =
+                    matches!(event.event, Event::Message { message: Message::Swim(_), .. });
+                if is_swim { &mut self.swim } else { &mut self.members }.push_back(event);
+            }
+        }
+        self.note_congestion();
+    }
+
+    fn is_empty(&self) -> bool {
+        self.swim.is_empty() && self.members.is_empty() && self.programs.is_empty()
+    }
 }
 
 impl EventQueue {
@@ -48,20 +72,8 @@ impl EventQueue {
         }
     }
 
-    pub(super) fn push(&mut self, event: QueuedEvent) {
-        self.bytes[source(&event.event) as usize] += cost(&event.event);
-        match party(&event.event) {
-            Some(party) => self.programs.push(party, event),
-            None => {
-                let is_swim =
-                    matches!(event.event, Event::Message { message: Message::Swim(_), .. });
-                if is_swim { &mut self.swim } else { &mut self.members }.push_back(event);
-            }
-        }
-        self.note_congestion();
-    }
-
-    /// Queues `next`, and replaces it by the event whose turn it is. Leaves it in place if there are no others.
+    /// Queues `next`, and replaces it by the event whose turn it is. Leaves it in place if there
+    /// are no others.
     pub(super) fn exchange(&mut self, next: &mut Option<QueuedEvent>) {
         if self.is_empty() {
             self.members.shrink_to(FACTS_KEPT);
@@ -82,10 +94,6 @@ impl EventQueue {
             self.bytes[source(event) as usize] -= cost(event);
         }
         self.note_congestion();
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.swim.is_empty() && self.members.is_empty() && self.programs.is_empty()
     }
 
     /// Removes all events, which are then dropped.
@@ -111,8 +119,8 @@ impl EventQueue {
     }
 }
 
-/// The party whose turn an event of a program needs: `Some(None)` comes after all others. None for an event of a member
-/// that comes before those of programs.
+/// The party whose turn an event of a program needs: `Some(None)` comes after all others. None for
+/// an event of a member that comes before those of programs.
 fn party(event: &Event) -> Option<Option<Party>> {
     match event {
         Event::Request { client, .. }

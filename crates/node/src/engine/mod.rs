@@ -2,6 +2,7 @@
 //!
 //! Knows events and actions, not how they arise or are executed.
 
+mod door;
 pub(crate) mod event_loop;
 mod event_queue;
 pub(crate) mod event_sender;
@@ -9,3 +10,5 @@ mod fair_queue;
 pub(crate) mod requests;
 pub(crate) mod supervisor;
 pub(crate) mod task;
+
+use crate::sync;

@@ -12,6 +12,7 @@ mod open_requests;
 pub(crate) mod programs;
 pub(crate) mod protocol;
 mod quota;
+pub(crate) mod reply_cell;
 mod reply_reader;
 mod reply_writer;
 mod request;
@@ -27,3 +28,5 @@ mod tests;
 pub(crate) mod view;
 pub(crate) mod wait;
 pub(crate) mod writer;
+
+use crate::{latch, shared_epoll, sync};

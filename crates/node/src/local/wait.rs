@@ -1,8 +1,7 @@
 //! A pending reply, completed by waking a thread or an event loop.
 
 use std::{
-    mem,
-    sync::{Arc, Mutex},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -11,14 +10,12 @@ use hoplite_proto::{error::Error as CallError, id::ObjectId, request::Reply};
 use super::{
     connection::{Close, Connection},
     protocol::ToNode,
+    reply_cell::{ReplyCell, State},
     view::SlotGuard,
 };
-use crate::{
-    error::Error,
-    latch::Latch,
-    shared_epoll::{SharedEpoll, Waited},
-    sync::lock,
-};
+use crate::{error::Error, shared_epoll::Waited};
+
+pub use super::reply_cell::Waker;
 
 /// The result of a request.
 pub(crate) enum ReplyBody {
@@ -30,9 +27,6 @@ pub(crate) enum ReplyBody {
 
 /// The result of a request, or its error.
 pub(crate) type RawReply = Result<ReplyBody, CallError>;
-
-/// Called once, when the wait is over, on any thread. Must not block.
-pub type Waker = Box<dyn FnOnce() + Send>;
 
 /// Converts an answer to the caller's result.
 pub(crate) type Finish<T> = Box<dyn FnOnce(ReplyBody) -> Result<T, Error> + Send>;
@@ -46,36 +40,13 @@ pub(crate) struct Completer {
 /// State shared by both ends of a pending reply.
 pub(crate) struct Shared {
     connection: Arc<Connection>,
-    inner: Mutex<Inner>,
-    /// Open once the wait is over.
-    over: Latch,
-}
-
-#[derive(Default)]
-struct Inner {
-    state: State,
-    /// The epoll on which the waiting thread handles events meanwhile.
-    epoll: Option<Arc<SharedEpoll>>,
-}
-
-#[derive(Default)]
-enum State {
-    #[default]
-    Open,
-    Watched(Waker),
-    Replied(RawReply),
-    /// The reply was taken, or none will come.
-    Over,
-    /// The caller dropped the wait. An object created by the reply must be deleted.
-    Abandoned,
-    /// The client was closed before the reply came. An object created by the reply must be deleted.
-    Closed,
+    reply: ReplyCell<RawReply>,
 }
 
 impl Completer {
     pub(crate) fn complete(mut self, raw: RawReply) {
         self.is_over = true;
-        if let Some(raw) = self.shared.set(State::Replied(raw)) {
+        if let Some(raw) = self.shared.reply.set(State::Replied(raw)) {
             undo(&self.shared.connection, &raw);
         }
     }
@@ -89,36 +60,7 @@ impl Completer {
 impl Close for Shared {
     /// Ends the wait because its client was closed.
     fn close(&self) {
-        drop(self.set(State::Closed));
-    }
-}
-
-impl Shared {
-    /// Ends the wait; returns a reply that no caller will take.
-    fn set(&self, new: State) -> Option<RawReply> {
-        let (old, epoll) = {
-            let mut inner = lock(&self.inner);
-            match inner.state {
-                State::Open | State::Watched(_) => {
-                    let old = mem::take(&mut inner.state);
-                    inner.state = new;
-                    (old, inner.epoll.clone())
-                }
-                State::Replied(_) | State::Over => return None,
-                State::Abandoned | State::Closed => {
-                    return if let State::Replied(raw) = new { Some(raw) } else { None };
-                }
-            }
-        };
-        self.over.open();
-        // A thread that received the reply itself checks without being woken.
-        if let Some(epoll) = epoll.filter(|epoll| !epoll.is_here()) {
-            epoll.poke();
-        }
-        if let State::Watched(waker) = old {
-            waker();
-        }
-        None
+        drop(self.reply.set(State::Closed));
     }
 }
 
@@ -140,7 +82,7 @@ fn undo(connection: &Connection, raw: &RawReply) {
 impl Drop for Completer {
     fn drop(&mut self) {
         if !self.is_over {
-            drop(self.shared.set(State::Over));
+            drop(self.shared.reply.set(State::Over));
         }
     }
 }
@@ -246,8 +188,7 @@ pub(crate) fn pair<T>(
     about: Option<ObjectId>,
     finish: Finish<T>,
 ) -> (Completer, PendingReply<T>) {
-    let (inner, over) = (Mutex::default(), Latch::default());
-    let shared = Arc::new(Shared { connection, inner, over });
+    let shared = Arc::new(Shared { connection, reply: ReplyCell::default() });
     let begun = timeout.map(|_| Instant::now());
     let response_check = ResponseCheck::new(timeout.zip(begun));
     let (request, is_listed, finish) = (0, false, Some(finish));
@@ -268,7 +209,7 @@ impl<T> PendingReply<T> {
     /// Sets the number of the request.
     pub(crate) fn with_request(mut self, request: u64) -> Self {
         self.request = request;
-        if !self.shared.over.is_open() {
+        if !self.shared.reply.is_open() {
             self.is_listed = true;
             self.shared.connection.register(self.request, self.shared.clone());
         }
@@ -307,25 +248,20 @@ impl<T> PendingReply<T> {
 
     /// Whether the wait is over: there is a reply, or none will come.
     pub fn is_over(&self) -> bool {
-        !matches!(lock(&self.shared.inner).state, State::Open | State::Watched(_))
+        self.shared.reply.is_over()
     }
 
     /// Waits for at most `time`, or until a signal handler ran on this thread. Returns whether the
     /// wait is over.
     pub fn is_over_within(&mut self, time: Duration) -> bool {
-        self.shared.over.wait(time);
+        self.shared.reply.sleep(time);
         self.is_over()
     }
 
     /// Registers a waker to call when the wait is over. Returns false, without calling it, if it is
     /// over already.
     pub fn when_over(&self, waker: Waker) -> bool {
-        let mut inner = lock(&self.shared.inner);
-        let is_open = matches!(inner.state, State::Open | State::Watched(_));
-        if is_open {
-            inner.state = State::Watched(waker);
-        }
-        is_open
+        self.shared.reply.watch(waker)
     }
 
     /// Waits for at most `time`, or until a signal handler ran on this thread. None if there is no
@@ -348,7 +284,7 @@ impl<T> PendingReply<T> {
             is_interrupted = match self.wait_in_epoll(left) {
                 Waited::Over => false,
                 Waited::Interrupted => true,
-                Waited::Elsewhere => !self.shared.over.wait(left),
+                Waited::Elsewhere => !self.shared.reply.sleep(left),
             };
             reply = self.take();
         }
@@ -357,14 +293,7 @@ impl<T> PendingReply<T> {
 
     /// The result of the wait, if it is over.
     fn take(&mut self) -> Option<Result<T, Error>> {
-        let mut inner = lock(&self.shared.inner);
-        let next = match inner.state {
-            State::Open | State::Watched(_) => return None,
-            State::Replied(_) | State::Over | State::Abandoned => State::Over,
-            State::Closed => State::Closed,
-        };
-        let ended = mem::replace(&mut inner.state, next);
-        drop(inner);
+        let ended = self.shared.reply.take()?;
         Some(match ended {
             State::Replied(raw) => self.end(raw),
             State::Closed => {
@@ -379,10 +308,7 @@ impl<T> PendingReply<T> {
     fn wait_in_epoll(&self, time: Duration) -> Waited {
         let connection = &self.shared.connection;
         let Some(epoll) = connection.epoll() else { return Waited::Elsewhere };
-        lock(&self.shared.inner).epoll = Some(epoll);
-        let waited = connection.wait_in_epoll(time, || self.is_over());
-        lock(&self.shared.inner).epoll = None;
-        waited
+        self.shared.reply.wait_in(epoll, |is_over| connection.wait_in_epoll(time, is_over))
     }
 
     /// Waits until the wait is over.
@@ -477,7 +403,7 @@ impl<T> Drop for PendingReply<T> {
         if self.finish.is_none() {
             return;
         }
-        let before = mem::replace(&mut lock(&self.shared.inner).state, State::Abandoned);
+        let before = self.shared.reply.abandon();
         let connection = &self.shared.connection;
         match before {
             State::Open | State::Watched(_) => {

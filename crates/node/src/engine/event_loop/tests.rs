@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Weak,
+        Mutex, Weak,
         atomic::{AtomicBool, Ordering},
         mpsc,
     },
@@ -21,7 +21,10 @@ use hoplite_proto::{
 use tokio::runtime::Handle;
 
 use super::*;
-use crate::{config::NodeConfig, engine::event_sender::Source};
+use crate::{
+    config::NodeConfig,
+    engine::{door::Queue, event_sender::Source},
+};
 
 const SOON: Duration = Duration::from_secs(20);
 
@@ -151,7 +154,7 @@ async fn turn_is_bounded_and_a_task_continues() {
     // The task of this runtime has not run yet.
     let first = scene.done();
     assert_eq!((first.len(), first.last()), (TURN_EVENTS + 1, Some(&Done::Left)));
-    while !lock(&scene.engine.queue).is_empty() {
+    while !lock(scene.engine.door.queue()).is_empty() {
         tokio::task::yield_now().await;
     }
     let rest = scene.done();
@@ -222,7 +225,7 @@ async fn slow_action_runs_outside_the_state_machine() {
     let engine = Arc::downgrade(&scene.engine);
     scene.during(move |request| {
         let Some(engine) = Weak::upgrade(&engine) else { return };
-        assert!(engine.state.try_lock().is_ok(), "action {request} blocks the state machine");
+        assert!(engine.door.is_free(), "action {request} blocks the state machine");
     });
     let here = thread::current().id();
     scene.events().send_and_run(quick(1));
@@ -249,7 +252,7 @@ async fn state_machine_is_not_used_after_a_panic() {
     scene.done();
     scene.events().send(quick(3));
     assert_eq!(scene.done(), []);
-    assert!(lock(&scene.engine.queue).is_empty(), "no event is kept after the end");
+    assert!(lock(scene.engine.door.queue()).is_empty(), "no event is kept after the end");
 }
 
 /// Goal: socket readers wait while too many events are queued, and continue once they are handled
