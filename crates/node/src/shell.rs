@@ -283,9 +283,9 @@ impl Execute for Shell {
                 }
                 self.execute_slowly(action);
             }
-            Action::Inspect { to, request, inspection } => {
+            Action::Inspect { to, number, inspection } => {
                 let report = self.report(inspection, machine, &rest.recorder);
-                self.network.events.send(Event::Inspected { to, request, report });
+                self.network.events.send(Event::Inspected { to, number, report });
             }
             Action::Survey { from, message } => {
                 let (is_busy, peers) = (self.transfers.streams.are_active(), &self.network.peers);

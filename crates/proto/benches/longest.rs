@@ -3,18 +3,20 @@
 //! Run it with `make bench-owner`. Every other event of the node, probes and replies included, waits as long.
 
 use std::{
+    collections::BTreeMap,
     process,
     time::{Duration, Instant as Clock},
 };
 
 use hoplite_proto::{
     error::Error,
-    id::{ClientId, Instance, NodeId, ObjectId, RequestId},
+    id::{ClientId, Instance, NodeId, ObjectId, QuestionId, RequestId},
     lifetime::Lease,
     members::Member,
     message::{Announce, Found, Message, Progress},
     meta::{Dtype, Meta, Op},
     node::{Action, Config, Event, LEAVE_TIMEOUT_NS, Node},
+    question::{Answer, Question},
     reduce::cost::Link,
     request::{Reply, Request},
     time::Instant,
@@ -223,8 +225,8 @@ fn leave(members: u64) {
     timed.put(HANDED_OVER);
     for request in 0..DELETED {
         let id = format!("deleted-{}/{request}", request % 64).parse().expect("a name");
-        let (request, pruned) = (RequestId(request), false);
-        timed.receive(NodeId(2), Message::Delete { id, request, pruned });
+        let question = Question::Delete { id, pruned: false };
+        timed.receive(NodeId(2), Message::Ask { number: QuestionId(request), question });
     }
     timed.settle();
     timed.begin();
@@ -261,7 +263,13 @@ fn lost_inputs() {
     let count = FOLDED;
     let body =
         Request::Reduce { inputs: inputs.clone(), op: Op::Sum, count, id: None, ttl_ns: None };
-    timed.ask(body);
+    let watched = timed.ask(body).into_iter().filter_map(|action| match action {
+        Action::Send { message: Message::Ask { number, question }, .. } => {
+            Some((question.subject()?, number))
+        }
+        _ => None,
+    });
+    let numbers: BTreeMap<ObjectId, QuestionId> = watched.collect();
     timed.report(&format!("a reduce of {FOLDED} of {INPUTS} inputs begins"));
     timed.begin();
     for (id, serial) in inputs.iter().zip(1..) {
@@ -269,14 +277,18 @@ fn lost_inputs() {
         let (node, holder) = (NodeId(2), NodeId(2 + serial % 7));
         let instance = Instance { node, serial };
         let found = Found { instance, meta, holder, inline: None, complete: true };
-        let found = (serial as usize <= ARRIVED).then_some(found);
-        timed.receive(NodeId(2), Message::Found { id: id.clone(), found });
+        let answer = match serial as usize <= ARRIVED {
+            true => Answer::Found(Box::new(found)),
+            false => Answer::Pending,
+        };
+        timed.receive(NodeId(2), Message::Answer { number: numbers[id], answer });
     }
     timed.report(&format!("{ARRIVED} of them arrive"));
     timed.begin();
     for id in &inputs[..LOST] {
         let error = Error::ObjectLost { id: id.clone(), detail: "its node failed".into() };
-        timed.receive(NodeId(2), Message::Gone { id: id.clone(), error });
+        let answer = Answer::Gone(error);
+        timed.receive(NodeId(2), Message::Answer { number: numbers[id], answer });
     }
     timed.report(&format!("{LOST} of those are lost"));
     timed.begin();
@@ -288,8 +300,10 @@ fn lost_inputs() {
 fn announcements() {
     let mut timed = Timed::new(2);
     for program in 0..PROGRAMS {
-        let (prefix, request) = (format!("policy-{program}/"), RequestId(program));
-        let actions = timed.receive(NodeId(2), Message::Latest { prefix, after: None, request });
+        let prefix = format!("policy-{program}/").parse().expect("a prefix");
+        let question = Question::Latest { prefix, after: None };
+        let number = QuestionId(program);
+        let actions = timed.receive(NodeId(2), Message::Ask { number, question });
         assert_eq!(sent(&actions), 1, "{actions:?}");
     }
     timed.report(&format!("{PROGRAMS} programs wait for a version under their prefixes"));

@@ -10,11 +10,12 @@ use std::{
 };
 
 use hoplite_proto::{
-    id::{Instance, NodeId, ObjectId, RequestId},
+    id::{Instance, NodeId, ObjectId, QuestionId},
     members::{Member, Members},
     message::{Announce, Message, Progress, ReceiveRate, Source},
     meta::{Dtype, Meta},
     node::{Action, Config, Event, Node},
+    question::{Answer, Question},
     reduce::cost::Link,
     time::Instant,
     wire,
@@ -73,6 +74,8 @@ struct Owner {
     members: Members,
     begun: Clock,
     actions: Vec<Action>,
+    /// The number of the last deletion.
+    asked: u64,
 }
 
 impl Owner {
@@ -90,7 +93,7 @@ impl Owner {
             members.insert(member);
         }
         actions.clear();
-        Self { node, members, begun, actions }
+        Self { node, members, begun, actions, asked: 1 }
     }
 
     /// Names that this node owns, sorted by the numbers in them.
@@ -168,11 +171,11 @@ impl Owner {
     }
 
     fn locations(&mut self, id: &ObjectId) -> Duration {
-        let request = RequestId(1);
-        let message = Message::Locations { id: id.clone(), known: None, request };
+        let question = Question::Locations { id: id.clone(), known: None };
+        let message = Message::Ask { number: QuestionId(1), question };
         let (took, answers) = self.say(NodeId(NODES), &message);
         let holders = match &answers[..] {
-            [(_, Message::LocationsReply { holdings: Ok(holdings), .. })] => {
+            [(_, Message::Answer { answer: Answer::Locations(holdings), .. })] => {
                 holdings.iter().map(|holding| holding.node).collect::<BTreeSet<_>>()
             }
             other => panic!("{other:?}"),
@@ -183,9 +186,10 @@ impl Owner {
     }
 
     fn delete(&mut self, id: &ObjectId) -> Duration {
-        let request = RequestId(2);
-        let (took, answers) =
-            self.say(NodeId(NODES), &Message::Delete { id: id.clone(), request, pruned: false });
+        let question = Question::Delete { id: id.clone(), pruned: false };
+        self.asked += 1;
+        let number = QuestionId(self.asked);
+        let (took, answers) = self.say(NodeId(NODES), &Message::Ask { number, question });
         assert!(answers.iter().all(|(_, reply)| matches!(reply, Message::Drop { .. })));
         assert!(answers.len() == 2, "{answers:?}");
         took

@@ -10,7 +10,7 @@ use crate::{
     directory::Slice,
     error::Error,
     failed_members::ReconnectFailure,
-    id::{ClientId, FetchId, Instance, NodeId, ObjectId, ReduceId, RequestId, ServeId},
+    id::{ClientId, FetchId, Instance, NodeId, ObjectId, QuestionId, ReduceId, RequestId, ServeId},
     inline::Inline,
     inspection::Inspection,
     lifetime::Lifetime,
@@ -284,8 +284,8 @@ pub enum Event {
     Inspected {
         /// The member that requested it.
         to: NodeId,
-        /// Its request.
-        request: RequestId,
+        /// Its question.
+        number: QuestionId,
         /// The report, as JSON.
         report: String,
     },
@@ -447,8 +447,8 @@ pub enum Action {
     Inspect {
         /// The member that requests it, perhaps this node.
         to: NodeId,
-        /// Its request.
-        request: RequestId,
+        /// Its question.
+        number: QuestionId,
         /// What to report.
         inspection: Inspection,
     },

@@ -303,6 +303,10 @@ pub struct ClientId(pub u64);
 )]
 pub struct RequestId(pub u64);
 
+/// A question of a node to others ([`crate::question`]). Numbered by that node, which uses each number once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct QuestionId(pub u64);
+
 /// A transfer from this node. Numbered by the shell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ServeId(pub u64);

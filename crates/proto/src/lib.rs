@@ -63,6 +63,7 @@ pub mod pipeline;
 pub mod place;
 mod prefix;
 pub mod progress_timeout;
+pub mod question;
 mod quoted;
 pub mod ranges;
 pub mod rate;

@@ -13,17 +13,20 @@ use serde::{Deserialize, Serialize};
 use crate::{
     broadcast::Reason,
     error::Error,
-    id::{Instance, Name, NodeId, ObjectId, ReduceId, RequestId},
+    id::{Instance, Name, NodeId, ObjectId, QuestionId, ReduceId, RequestId},
     inline::Inline,
-    inspection::Inspection,
     lifetime::{Lease, Lifetime},
     members::Member,
     meta::{Dtype, Meta, Op},
+    question::{Answer, Question},
     rate::Rate,
     swim::SwimMessage,
 };
 
-pub use crate::swim::ENDED;
+pub use crate::{
+    question::{Found, Holding, Listed},
+    swim::ENDED,
+};
 
 /// A message between two nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, strum::IntoStaticStr)]
@@ -126,54 +129,31 @@ pub enum Message {
         /// The new source.
         source: NodeId,
     },
-    /// To requesters and watchers: the object can't appear.
+    /// A question, usually to an owner; it replaces an earlier one of the same number.
+    Ask {
+        /// The number, which the answers repeat.
+        number: QuestionId,
+        /// The question.
+        question: Question,
+    },
+    /// The answer to [`Message::Ask`].
+    Answer {
+        /// The number of the question.
+        number: QuestionId,
+        /// The answer.
+        answer: Answer,
+    },
+    /// The sender needs no answer to a question any more.
+    Cancel {
+        /// The number of the question.
+        number: QuestionId,
+    },
+    /// To requesters: the object can't appear.
     Gone {
         /// The object.
         id: ObjectId,
         /// Why.
         error: Error,
-    },
-    /// To the owner: subscribes to the object. The owner reports now whether it exists, and later when it appears.
-    Watch {
-        /// The object.
-        id: ObjectId,
-        /// Whether the watcher has seen that the object exists. Only then do deletions apply to it.
-        seen: bool,
-    },
-    /// To both owners: cancels `Watch`.
-    Unwatch {
-        /// The object.
-        id: ObjectId,
-    },
-    /// To the watcher: the state of the object.
-    Found {
-        /// The object.
-        id: ObjectId,
-        /// Its metadata and a holder, if it exists.
-        found: Option<Found>,
-    },
-    /// To the owner: requests the holders of an object, once they differ from `known`.
-    Locations {
-        /// The object.
-        id: ObjectId,
-        /// The holders that the requester already has; `None` for a reply at once.
-        known: Option<Vec<Holding>>,
-        /// Number of the request; the reply repeats it.
-        request: RequestId,
-    },
-    /// To both owners: cancels `Locations`.
-    CancelLocations {
-        /// The object.
-        id: ObjectId,
-        /// The canceled request.
-        request: RequestId,
-    },
-    /// The reply to [`Message::Locations`].
-    LocationsReply {
-        /// The request.
-        request: RequestId,
-        /// All holders, sorted by node, or why there will be none.
-        holdings: Result<Vec<Holding>, Error>,
     },
     /// To the primary owner, and to the backup owner once the primary has granted it: reserves the name for an
     /// object of a client of the sender, or for the result of its reduce. The reply is [`Message::Claimed`].
@@ -182,22 +162,6 @@ pub enum Message {
         id: ObjectId,
         /// Represents the reservation; no copy ever has this instance.
         instance: Instance,
-    },
-    /// To both owners: deletes all copies. The primary owner replies.
-    Delete {
-        /// The object.
-        id: ObjectId,
-        /// Number of the request; the reply repeats it.
-        request: RequestId,
-        /// Whether the object is deleted because newer versions of the name exist.
-        pruned: bool,
-    },
-    /// Reply to [`Message::Delete`]: no holder serves the object any more.
-    Deleted {
-        /// The object.
-        id: ObjectId,
-        /// The request.
-        request: RequestId,
     },
     /// To a holder: drop this instance. The reply is [`Message::Dropped`].
     Drop {
@@ -262,72 +226,6 @@ pub enum Message {
         /// Whether the object was deleted because a newer version exists.
         pruned: bool,
     },
-    /// To the owner of a prefix: requests the newest name that is newer than `after`, once there is one.
-    Latest {
-        /// The text before the number, with its `/`.
-        prefix: String,
-        /// Ignore names up to this number; `None` accepts any.
-        after: Option<u64>,
-        /// Number of the request; the reply repeats it.
-        request: RequestId,
-    },
-    /// To the owner of a prefix: cancels `Latest`.
-    CancelLatest {
-        /// The canceled request.
-        request: RequestId,
-    },
-    /// The reply to [`Message::Latest`].
-    LatestReply {
-        /// The newest name.
-        name: Name,
-        /// The request.
-        request: RequestId,
-    },
-
-    /// To the requester of [`Message::Latest`] or [`Message::Locations`]: there is nothing new yet. The owner keeps the
-    /// request open.
-    RequestPending {
-        /// The request.
-        request: RequestId,
-        /// The object of a `Locations` request; `None` for `Latest`.
-        id: Option<ObjectId>,
-    },
-    /// To the owner of a prefix: requests the names older than `name`, except the newest `retain - 1` of them.
-    OlderVersions {
-        /// A name that ends in a number.
-        name: Name,
-        /// Number of names to retain, including `name`.
-        retain: u64,
-        /// Number of the request; the reply repeats it.
-        request: RequestId,
-    },
-    /// The reply to [`Message::OlderVersions`].
-    OlderVersionsReply {
-        /// Names of existing objects, oldest first.
-        names: Vec<Name>,
-        /// The request.
-        request: RequestId,
-    },
-
-    /// To any member: requests the objects whose refs begin with `prefix` and whose primary owner is the receiver.
-    List {
-        /// Prefix of the refs; the empty text matches all.
-        prefix: String,
-        /// Ids up to this one are on earlier pages.
-        after: Option<ObjectId>,
-        /// Number of the request; the reply repeats it.
-        request: RequestId,
-    },
-    /// The reply to [`Message::List`]: one page, at most [`crate::limits::LISTED_MAX`] rows.
-    ListReply {
-        /// The request.
-        request: RequestId,
-        /// Sorted by id. May be empty although another page follows.
-        rows: Vec<Listed>,
-        /// The id after which the next page begins; `None` on the last page.
-        next: Option<ObjectId>,
-    },
-
     /// To both owners of a lease: whether clients of the sender have the lease.
     LeaseUpdate {
         /// The lease.
@@ -458,21 +356,6 @@ pub enum Message {
         source: Option<NodeId>,
     },
 
-    /// To any member: requests a report about what it does, or its metrics.
-    Inspect {
-        /// What to report.
-        inspection: Inspection,
-        /// Number of the request; the reply repeats it.
-        request: RequestId,
-    },
-    /// The reply to [`Message::Inspect`].
-    InspectReply {
-        /// The request.
-        request: RequestId,
-        /// The report, at most [`crate::limits::REPORT_BYTES_MAX`], as JSON.
-        report: String,
-    },
-
     /// To the backup owner: claims a name as [`Message::Announce`] does, because the primary owner does not reply to the
     /// sender. Repeated until there is a reply: the backup owner passes it on while the primary owner replies to it.
     ClaimAtBackup(Announce),
@@ -493,7 +376,6 @@ impl Message {
             Self::Withdraw { id, .. }
             | Self::Locate { id, .. }
             | Self::CancelLocate { id }
-            | Self::Delete { id, .. }
             | Self::Fail { id, .. }
             | Self::Abandon { id, .. }
             | Self::Tombstone { id, .. }
@@ -529,11 +411,7 @@ impl Message {
                 | Self::Reserve { .. }
                 | Self::Locate { .. }
                 | Self::LocateRange { .. }
-                | Self::Watch { .. }
-                | Self::Locations { .. }
-                | Self::Latest { .. }
-                | Self::OlderVersions { .. }
-        )
+        ) || matches!(self, Self::Ask { question, .. } if question.expects_reply())
     }
 
     /// Whether the sender may have sent this message in reply to one that expects a reply. Messages of a node arrive in
@@ -546,13 +424,8 @@ impl Message {
                 | Self::Located { .. }
                 | Self::LocatePending { .. }
                 | Self::RangeLocated { .. }
-                | Self::Found { .. }
-                | Self::LocationsReply { .. }
-                | Self::RequestPending { .. }
-                | Self::LatestReply { .. }
-                | Self::OlderVersionsReply { .. }
                 | Self::Gone { .. }
-        )
+        ) || matches!(self, Self::Answer { answer, .. } if answer.is_reply())
     }
 
     /// Whether nothing waits for the effect of this message. It can be sent a moment later, with the next message to
@@ -563,29 +436,10 @@ impl Message {
             Self::LocatePending { .. }
                 | Self::Withdraw { .. }
                 | Self::CancelLocate { .. }
-                | Self::Unwatch { .. }
-                | Self::CancelLocations { .. }
-                | Self::CancelLatest { .. }
+                | Self::Cancel { .. }
                 | Self::EndEpoch { is_aborted: true, .. }
         )
     }
-}
-
-/// An existing object in a listing.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Listed {
-    /// The object.
-    pub id: ObjectId,
-    /// Its metadata.
-    pub meta: Meta,
-    /// Number of complete copies.
-    pub complete: u32,
-    /// Number of partial copies.
-    pub partial: u32,
-    /// Nanoseconds since its owner first received an announcement of it.
-    pub age_ns: u64,
-    /// Time to live and job; `None` if the object exists until it is deleted.
-    pub lifetime: Option<Box<Lifetime>>,
 }
 
 /// How fast a node receives, as it reports it to the owners of objects that it requests.
@@ -675,30 +529,6 @@ pub enum Source {
         /// Why the owner chose it.
         reason: Reason,
     },
-}
-
-/// A holder of an object.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct Holding {
-    /// The node.
-    pub node: NodeId,
-    /// Whether its copy is complete.
-    pub complete: bool,
-}
-
-/// State of an object that a node watches.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Found {
-    /// The instance.
-    pub instance: Instance,
-    /// Its metadata.
-    pub meta: Meta,
-    /// A holder; the watcher itself if it has a copy.
-    pub holder: NodeId,
-    /// The bytes of an inline object.
-    pub inline: Option<Inline>,
-    /// Whether any copy is complete. If not, the owner reports again once one is.
-    pub complete: bool,
 }
 
 /// The task of one position of a reduce.

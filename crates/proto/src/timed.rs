@@ -53,6 +53,11 @@ impl<K: Clone + Ord, V: Deadline> Timed<K, V> {
         key_after(&self.all, after)
     }
 
+    #[cfg(test)]
+    pub(crate) fn last_key(&self) -> Option<&K> {
+        self.all.last_key_value().map(|(key, _)| key)
+    }
+
     pub(crate) fn values(&self) -> impl Iterator<Item = &V> {
         self.all.values()
     }
@@ -98,7 +103,12 @@ impl<K: Clone + Ord, V: Deadline> Timed<K, V> {
 
     /// Keys of the values whose deadline has passed, earliest first.
     pub(crate) fn due(&self, now: Instant) -> Vec<K> {
-        let due = self.due.iter().take_while(|(at, _)| *at <= now);
+        self.some_due(now, usize::MAX)
+    }
+
+    /// The same, at most `most` keys.
+    pub(crate) fn some_due(&self, now: Instant, most: usize) -> Vec<K> {
+        let due = self.due.iter().take_while(|(at, _)| *at <= now).take(most);
         due.map(|(_, key)| key.clone()).collect()
     }
 }

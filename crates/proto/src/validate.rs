@@ -16,6 +16,7 @@ use crate::{
     message::{Announce, ENDED, FoldOrder, Message, Progress, Source},
     meta::Meta,
     pipeline::is_frame_length,
+    question::{Answer, Question},
     swim::SwimMessage,
 };
 
@@ -27,25 +28,17 @@ impl Message {
             Self::ClaimAtBackup(claim) => claim.claim && claim.is_valid(),
             Self::Located { meta, source: Source::Inline(bytes), .. } => meta.carries(Some(bytes)),
             Self::Located { meta, .. } => meta.is_valid(),
-            Self::Found { found: Some(found), .. } => found.meta.carries(found.inline.as_ref()),
+            Self::Ask { question, .. } => question.is_valid(),
+            Self::Answer { answer, .. } => answer.is_valid(),
             Self::StoreReplica { meta, inline, .. } => meta.carries(inline.as_ref()),
             Self::Fold(order) => order.is_valid(),
             Self::RingReduce(order) => order.is_valid(),
-            Self::ListReply { rows, .. } => {
-                rows.len() <= LISTED_MAX && rows.iter().all(|row| row.meta.is_valid())
-            }
-            Self::InspectReply { report, .. } => report.len() <= REPORT_BYTES_MAX,
             Self::Members(members) => members.len() <= MEMBERS_MAX,
             Self::Locate { avoid, .. } => avoid.len() <= MEMBERS_MAX,
             Self::LocateRange { avoid, bytes, .. } => {
                 avoid.len() <= MEMBERS_MAX && *bytes <= OBJECT_BYTES_MAX
             }
-            Self::Locations { known: Some(holdings), .. }
-            | Self::LocationsReply { holdings: Ok(holdings), .. } => holdings.len() <= MEMBERS_MAX,
             Self::Tombstone { instances, .. } => instances.len() <= BURIED_MAX,
-            Self::Latest { prefix, .. } | Self::List { prefix, .. } => {
-                prefix.len() <= NAME_BYTES_MAX
-            }
             Self::Down { reason, .. } => reason.len() <= REASON_BYTES_MAX,
             Self::Survey(bytes) => bytes.len() <= SURVEY_BYTES_MAX,
             // That number is reserved for the end of a process.
@@ -63,7 +56,9 @@ impl Message {
             Self::Announce(Announce { meta, progress: Progress::Inline(bytes), .. })
             | Self::ClaimAtBackup(Announce { meta, progress: Progress::Inline(bytes), .. })
             | Self::Located { meta, source: Source::Inline(bytes), .. } => Some((meta, bytes)),
-            Self::Found { found: Some(found), .. } => Some((&found.meta, found.inline.as_ref()?)),
+            Self::Answer { answer: Answer::Found(found), .. } => {
+                Some((&found.meta, found.inline.as_ref()?))
+            }
             Self::StoreReplica { meta, inline: Some(bytes), .. } => Some((meta, bytes)),
             _ => None,
         }
@@ -92,7 +87,6 @@ impl Message {
             Self::Locate { id, not_here: Some((_, instance)), .. } => Some((id, *instance)),
             Self::RateReport(paced) => Some((&paced.id, paced.instance)),
             Self::RingReduce(order) => Some((&order.id, order.instance)),
-            Self::Found { id, found: Some(found) } => Some((id, found.instance)),
             _ => None,
         };
         let many = match self {
@@ -104,9 +98,34 @@ impl Message {
     }
 }
 
+impl Question {
+    fn is_valid(&self) -> bool {
+        match self {
+            Self::Locations { known: Some(holdings), .. } => holdings.len() <= MEMBERS_MAX,
+            Self::Latest { prefix, .. } => prefix.as_str().ends_with('/'),
+            Self::List { prefix, .. } => prefix.len() <= NAME_BYTES_MAX,
+            _ => true,
+        }
+    }
+}
+
+impl Answer {
+    fn is_valid(&self) -> bool {
+        match self {
+            Self::Found(found) => found.meta.carries(found.inline.as_ref()),
+            Self::Locations(holdings) => holdings.len() <= MEMBERS_MAX,
+            Self::List { rows, .. } => {
+                rows.len() <= LISTED_MAX && rows.iter().all(|row| row.meta.is_valid())
+            }
+            Self::Report(report) => report.len() <= REPORT_BYTES_MAX,
+            _ => true,
+        }
+    }
+}
+
 /// Whether an object can have this instance: only the node that generated an id creates its bytes, except those of a
 /// slot.
-fn can_be(id: &ObjectId, instance: Instance) -> bool {
+pub(crate) fn can_be(id: &ObjectId, instance: Instance) -> bool {
     id.is_slot() || id.minter().is_none_or(|minter| minter == instance.node)
 }
 

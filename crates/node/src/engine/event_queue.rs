@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use hoplite_proto::{message::Message, node::Event, request::Request};
+use hoplite_proto::{message::Message, node::Event, question::Question, request::Request};
 
 use tokio::sync::watch;
 
@@ -128,9 +128,10 @@ fn party(event: &Event) -> Option<Option<Party>> {
         | Event::ClientDisconnected { client, .. }
         | Event::ClientForked { client, .. } => Some(Some(Party::Client(*client))),
         // A page takes milliseconds, and a program of the member waits for it.
-        Event::Message { from, message: Message::List { .. } | Message::Inspect { .. } } => {
-            Some(Some(Party::Member(*from)))
-        }
+        Event::Message {
+            from,
+            message: Message::Ask { question: Question::List { .. } | Question::Inspect(_), .. },
+        } => Some(Some(Party::Member(*from))),
         // A node leaves after the requests that its program sent before.
         Event::LeaveRequested { .. } => Some(None),
         _ => None,

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use hoplite_proto::{
-    id::{Instance, ObjectId, RequestId},
+    id::{Instance, ObjectId, QuestionId},
     time::Instant,
 };
 
@@ -41,7 +41,7 @@ struct Histogram {
 pub(super) enum Question {
     Locate(ObjectId),
     Claim(Instance),
-    Numbered(RequestId),
+    Numbered(QuestionId),
 }
 
 /// All histograms, and the requests that are measured now.

@@ -11,6 +11,7 @@ use hoplite_proto::{
     id::{FetchId, Instance, NodeId, ObjectId, RequestId, ServeId},
     message::{Announce, FoldKey, FoldOrder, Message, Source},
     node::{Action, Event, FetchOrder, LimitSubject, LogEvent, Node as Machine},
+    question::Question as Asked,
     table::{FileState, Residency},
     time::Instant,
 };
@@ -198,9 +199,7 @@ impl Recorder {
             | Message::Located { id, .. }
             | Message::Gone { id, .. } => Question::Locate(id.clone()),
             Message::Claimed { instance, .. } => Question::Claim(*instance),
-            Message::LatestReply { request, .. }
-            | Message::RequestPending { request, .. }
-            | Message::LocationsReply { request, .. } => Question::Numbered(*request),
+            Message::Answer { number, .. } => Question::Numbered(*number),
             _ => return,
         };
         self.latencies.answered(self.now, &question, true);
@@ -215,9 +214,13 @@ impl Recorder {
             Message::Announce(Announce { claim: true, instance, .. }) => {
                 (Latency::Claim, Question::Claim(*instance))
             }
-            Message::Latest { request, .. } => (Latency::Latest, Question::Numbered(*request)),
-            Message::Locations { request, .. } => {
-                (Latency::Locations, Question::Numbered(*request))
+            Message::Ask { number, question } => {
+                let latency = match question {
+                    Asked::Latest { .. } => Latency::Latest,
+                    Asked::Locations { .. } => Latency::Locations,
+                    _ => return,
+                };
+                (latency, Question::Numbered(*number))
             }
             Message::Located { id, source: Source::Holder { node, .. }, .. } => {
                 return self.record(What::Locate { id: id.clone(), reader: to, source: *node });

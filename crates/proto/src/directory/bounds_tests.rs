@@ -2,13 +2,17 @@
 
 use alloc::{format, vec, vec::Vec};
 
-use super::{tests::Owner, *};
+use super::{
+    tests::{Owner, answered, ask},
+    *,
+};
 use crate::{
     error::Error,
-    id::{Instance, Name, NodeId, ObjectId, RequestId},
+    id::{Instance, Name, NodeId, ObjectId},
     limits::{BURIED_MAX, DELETERS_MAX, LATEST_MAX, ORPHAN_GRACE_NS, REMEMBERED_WORDS_BYTES},
     message::{Announce, Message, Progress, RateReport},
     meta::Meta,
+    question::{Answer, Question},
     rate::Rate,
 };
 
@@ -126,11 +130,8 @@ fn waiting_deleters_and_followers_of_a_prefix_are_limited() {
     let mut owner = Owner::new();
     let id = mine(&owner);
     owner.receives(3, announced(&id, instance(3, 1)));
-    let deletions = (0..).map(|number| Message::Delete {
-        id: id.clone(),
-        request: RequestId(number),
-        pruned: false,
-    });
+    let deletions =
+        (1..).map(|number| ask(number, Question::Delete { id: id.clone(), pruned: false }));
     let answers: Vec<usize> =
         deletions.take(DELETERS_MAX + 2).map(|delete| owner.receives(2, delete).len()).collect();
     // The first deletion makes the holder drop it.
@@ -138,27 +139,26 @@ fn waiting_deleters_and_followers_of_a_prefix_are_limited() {
     let (id, instance) = (id.clone(), instance(3, 1));
     assert_eq!(owner.receives(3, Message::Dropped { id, instance }).len(), DELETERS_MAX);
 
-    for request in (0..2 * LATEST_MAX as u64).map(RequestId) {
-        owner.receives(2, Message::Latest { prefix: "policy/".into(), after: None, request });
+    let latest = |number, after| {
+        let prefix = "policy/".parse().unwrap();
+        ask(number, Question::Latest { prefix, after })
+    };
+    let numbers = 10_000..10_000 + 2 * LATEST_MAX as u64;
+    for number in numbers.clone() {
+        owner.receives(2, latest(number, None));
     }
-    assert_eq!(owner.directory.latest.count_of(NodeId(2)), LATEST_MAX);
-    let request = RequestId(1);
-    let outbox =
-        owner.receives(3, Message::Latest { prefix: "policy/".into(), after: None, request });
-    assert_eq!(outbox, [(NodeId(3), Message::RequestPending { request, id: None })]);
+    assert_eq!(owner.directory.asked.latest_of(NodeId(2)), LATEST_MAX);
+    assert_eq!(owner.receives(3, latest(1, None)), [answered(3, 1, Answer::Pending)]);
     // A name that exists takes no place.
     let id = name("policy/1");
     owner.receives(4, announced(&id, Instance { node: NodeId(4), serial: 1 }));
-    assert_eq!(owner.directory.latest.count_of(NodeId(2)), 0);
-    for request in (0..2 * LATEST_MAX as u64).map(RequestId) {
-        let after = Some(1);
-        owner.receives(2, Message::Latest { prefix: "policy/".into(), after, request });
+    assert_eq!(owner.directory.asked.latest_of(NodeId(2)), 0);
+    for number in numbers {
+        owner.receives(2, latest(number, Some(1)));
     }
-    let request = RequestId(1 << 40);
-    let outbox =
-        owner.receives(2, Message::Latest { prefix: "policy/".into(), after: None, request });
+    let outbox = owner.receives(2, latest(1 << 40, None));
     let ObjectId::Named(name) = id else { unreachable!() };
-    assert_eq!(outbox, [(NodeId(2), Message::LatestReply { name, request })]);
+    assert_eq!(outbox, [answered(2, 1 << 40, Answer::Latest(name))]);
 }
 
 /// Goal: reports do not need to look at all entries.

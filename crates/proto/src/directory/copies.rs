@@ -41,12 +41,7 @@ impl Directory {
         let Some(recorded) = self.record(context, from, announce) else { return true };
         let id = &announce.id;
         // The steps below look the entry up again; few objects need them.
-        let version = match id {
-            ObjectId::Named(name) => name.prefix_and_version(),
-            ObjectId::Minted { .. } => None,
-        };
-        let is_awaited = recorded.has_subscribers
-            || version.is_some_and(|(prefix, version)| self.latest.awaits(prefix, version));
+        let is_awaited = recorded.has_questions || self.is_followed(id);
         if let Some(lifetime) = &announce.lifetime {
             self.bind(context, id, &Terms::from_lifetime(lifetime, context.now));
         }
@@ -82,7 +77,7 @@ impl Directory {
             self.drop_deleted(context, from, announce);
             return false;
         }
-        entry.reuse(context, id);
+        entry.reuse(context, &mut self.asked);
         entry.end_other_reservation(announce, context.outbox);
         let known = entry.live.as_ref().filter(|live| live.instance == *instance);
         let is_passed_on = *claim && known.is_some_and(|live| live.tree.get(from).is_some());
@@ -148,6 +143,7 @@ impl Directory {
             };
             let (meta, counted) = (announce.meta.clone(), self.recorded.add());
             entry.live = Some(Live::new(*instance, meta, now, charge, counted));
+            self.versions.insert(id);
         }
         let live = entry.live.as_mut()?;
         live.take(now, from, announce, owners.primary == me, context.outbox);
@@ -172,8 +168,8 @@ impl Directory {
         let lacks_bytes = live.lacks_bytes();
         entry.fulfill_reservation(from, announce, me, context.outbox);
         entry.check_orphan(now, id, members, &mut self.alarms);
-        let has_subscribers = entry.subscribers().is_some();
-        Some(Recorded { is_news, has_room, lacks_bytes, has_subscribers })
+        let has_questions = entry.has_questions();
+        Some(Recorded { is_news, has_room, lacks_bytes, has_questions })
     }
 
     /// The reply to the put of a slot that takes no object any more. While it is open, an object that can't be completed
@@ -326,7 +322,7 @@ struct Recorded {
     has_room: bool,
     /// Whether it is a small object whose bytes are only at its holders.
     lacks_bytes: bool,
-    has_subscribers: bool,
+    has_questions: bool,
 }
 
 /// The state of an entry before an announcement.
@@ -459,7 +455,7 @@ impl Entry {
         let error = self.tombstone.as_ref().map(|tombstone| tombstone.error(id));
         if error.is_some() && !*claim {
             // The holder fails the gets of its clients with this error.
-            self.drop_waiter(from);
+            self.take_source_request(from);
         }
         context.outbox.push((from, announce.refused(error)));
         true

@@ -13,18 +13,20 @@
 use alloc::{boxed::Box, collections::BTreeSet, vec::Vec};
 
 use super::{
-    context::{Context, Outbox},
-    entry::{Entry, Reserved, Tombstone, deleted},
+    context::Context,
+    entry::{Entry, Reserved, Tombstone, answer},
     live::Live,
+    questions::{Asker, Kind, OpenQuestion, OpenQuestions},
     state::{Directory, Parked},
 };
 use crate::{
     error::Error,
-    id::{Instance, NodeId, ObjectId, RequestId},
+    id::{Instance, NodeId, ObjectId},
     limits::{BURIED_MAX, DELETERS_MAX, REMEMBERED_MAX, TOMBSTONE_NS, limit_name},
     members::Members,
     message::{Announce, Message},
     mutants::{self, Mutant},
+    question::Answer,
     time::Instant,
 };
 
@@ -32,9 +34,8 @@ impl Directory {
     pub(super) fn delete(
         &mut self,
         context: &mut Context<'_>,
-        from: NodeId,
+        asker: Asker,
         id: &ObjectId,
-        request: RequestId,
         pruned: bool,
     ) {
         let now = context.now;
@@ -52,28 +53,30 @@ impl Directory {
         if id.minter().is_none() {
             self.drop_what_waits(context, id);
         }
-        let is_unheard = !is_sure && id.minter().is_none();
-        if is_unheard && self.may_be_announced(now, from, id, request) {
-            let tombstone = self.entries.get_mut(id).and_then(|entry| entry.tombstone.as_mut());
-            tombstone.into_iter().for_each(|tombstone| tombstone.instances.extend(lost));
-            return;
-        }
-        if let Some(tombstone) = self.entries.get_mut(id).and_then(|entry| entry.tombstone.as_mut())
-        {
-            tombstone.free(id);
-            tombstone.pruned = pruned;
+        // Holders of a deleted name may not have announced their copies here yet. Then the reply is delayed.
+        let is_unheard = !is_sure
+            && id.minter().is_none()
+            && !mutants::is_active(Mutant::DeletesBeforeReannouncement);
+        let until = self.unsettled_until(now).filter(|_| is_unheard);
+        let entry = self.entries.open(id);
+        if let Some(tombstone) = &mut entry.tombstone {
+            if until.is_none() {
+                tombstone.free(id);
+                tombstone.pruned = pruned;
+            }
             // Its holder may come back with it.
             tombstone.instances.extend(lost);
-            if tombstone.requesters.len() < DELETERS_MAX {
-                tombstone.requesters.push((from, request));
-            } else {
-                context.outbox.push(deleted(id, (from, request)));
-                self.limited.push((from, limit_name!(DELETERS_MAX)));
-            }
-            tombstone.answer(id, context.outbox);
-        } else {
-            context.outbox.push(deleted(id, (from, request)));
         }
+        if entry.open(Kind::Delete).count() < DELETERS_MAX {
+            let question = OpenQuestion { until, ..OpenQuestion::default() };
+            entry.ask(id, Kind::Delete, asker, question, &mut self.asked);
+            self.alarms.extend(until.map(|until| (until, id.clone())));
+        } else {
+            self.limited.push((asker.0, limit_name!(DELETERS_MAX)));
+            context.outbox.push(answer(asker, Answer::Deleted));
+        }
+        entry.answer_deletions(now, &mut self.asked, context.outbox);
+        self.forget_if_empty(id);
     }
 
     /// Makes holders drop copies that they have announced and that this owner has parked.
@@ -83,29 +86,6 @@ impl Directory {
         for Parked { from, announce, .. } in waiting {
             self.drop_deleted(context, from, &announce);
         }
-    }
-
-    /// Whether holders of a deleted name may not have announced their copies here yet. Then the requester gets its
-    /// reply later.
-    fn may_be_announced(
-        &mut self,
-        now: Instant,
-        from: NodeId,
-        id: &ObjectId,
-        request: RequestId,
-    ) -> bool {
-        let Some(until) = self.unsettled_until(now) else { return false };
-        if mutants::is_active(Mutant::DeletesBeforeReannouncement) {
-            return false;
-        }
-        let deleters = &mut self.entries.open(id).subscribers_mut().deleters;
-        if deleters.len() >= DELETERS_MAX {
-            self.limited.push((from, limit_name!(DELETERS_MAX)));
-            return false;
-        }
-        deleters.push((from, request, until));
-        self.alarms.insert((until, id.clone()));
-        true
     }
 
     /// Buries an announced instance of a name that was deleted before, and makes its holder drop it.
@@ -119,7 +99,7 @@ impl Directory {
         let error = Error::ObjectDeleted { id: id.clone() };
         self.bury(context, id, error.clone(), Vec::from([*instance]));
         if let Some(entry) = self.entries.get_mut(id) {
-            entry.drop_waiter(from);
+            entry.take_source_request(from);
             if let Some(tombstone) =
                 entry.tombstone.as_mut().filter(|tombstone| tombstone.dropping.len() < BURIED_MAX)
             {
@@ -129,18 +109,12 @@ impl Directory {
         context.outbox.push((from, announce.refused(Some(error))));
     }
 
-    /// Replies to requesters of deletions, after the holders have had time to announce their copies.
-    pub(super) fn confirm_deletions(&mut self, context: &mut Context<'_>, id: &ObjectId) {
-        let now = context.now;
-        let Some(entry) = self.entries.get_mut(id) else { return };
-        let due = entry.take_deleters(|until| until <= now);
-        match &mut entry.tombstone {
-            Some(tombstone) => {
-                tombstone.requesters.extend(due);
-                tombstone.answer(id, context.outbox);
-            }
-            None => context.outbox.extend(due.into_iter().map(|requester| deleted(id, requester))),
+    /// Sends the replies that were delayed until the holders have had time to announce their copies.
+    pub(super) fn answer_delayed(&mut self, context: &mut Context<'_>, id: &ObjectId) {
+        if let Some(entry) = self.entries.get_mut(id) {
+            entry.answer_deletions(context.now, &mut self.asked, context.outbox);
         }
+        self.settle_latest(context, id);
     }
 
     /// Forwards a deletion to the owners, if this node is not one of them. The sender's membership view is stale, and
@@ -158,31 +132,40 @@ impl Directory {
 
     pub(super) fn dropped(
         &mut self,
+        context: &mut Context<'_>,
         from: NodeId,
         id: &ObjectId,
         instance: Instance,
-        outbox: &mut Outbox,
     ) {
-        if let Some(tombstone) = self.entries.get_mut(id).and_then(|entry| entry.tombstone.as_mut())
-        {
-            tombstone.dropping.remove(&(from, instance));
-            tombstone.answer(id, outbox);
+        let Some(entry) = self.entries.get_mut(id) else { return };
+        if let Some(tombstone) = &mut entry.tombstone {
+            tombstone.dropped(from, instance);
+            entry.answer_deletions(context.now, &mut self.asked, context.outbox);
         }
     }
 
     /// Returns the end of the object if it applies to a request from a node that has, or has not, `seen` the object. A
     /// deleted name is free: a later request waits for the next put. But a pruned version counts as gone while a newer
-    /// one is live, because a program that follows [`Message::Latest`] may request it late. Only the primary owner
+    /// one is live, because a program that follows [`crate::question::Question::Latest`] may request it late. Only the primary owner
     /// has entries of all live versions.
-    pub(super) fn end_for(&self, id: &ObjectId, seen: bool, members: &Members) -> Option<Error> {
+    pub(super) fn end_for(
+        &mut self,
+        context: &mut Context<'_>,
+        id: &ObjectId,
+        seen: bool,
+    ) -> Option<Error> {
+        let members = context.members;
         if self.is_spent(id, members) {
             return Some(slot_ended(id));
         }
         let tombstone = self.entries.get(id)?.tombstone.as_ref()?;
+        let error = tombstone.error(id);
+        if tombstone.concerns(id, seen) {
+            return Some(error);
+        }
         let is_primary_owner = members.owners(id).primary == members.me();
-        let is_over = tombstone.concerns(id, seen)
-            || tombstone.pruned && is_primary_owner && self.has_newer(id);
-        is_over.then(|| tombstone.error(id))
+        let is_pruned = tombstone.pruned && is_primary_owner;
+        (is_pruned && self.has_newer(context, id)).then_some(error)
     }
 
     /// Whether no object can fill a slot of this node any more, although it was not deleted.
@@ -206,7 +189,7 @@ impl Directory {
         // An end that another owner repeats does not apply to requests that came after it.
         let is_moved = !instances.is_empty();
         let mut has_ended = !is_moved;
-        let (mut dropping, mut requesters) = (BTreeSet::new(), Vec::new());
+        let mut dropping = BTreeSet::new();
         if let Some(live) =
             entry.live.take_if(|live| !is_moved || instances.contains(&live.instance))
         {
@@ -238,16 +221,16 @@ impl Directory {
         if let Some(before) = entry.tombstone.take() {
             instances.extend(before.instances);
             dropping.extend(before.dropping);
-            requesters = before.requesters;
         }
         let mut tombstone = Tombstone::new(id, instances, error.clone(), now + TOMBSTONE_NS);
         entry.notify_gone(
             id,
             &error,
             |seen| has_ended || tombstone.concerns(id, seen),
+            &mut self.asked,
             context.outbox,
         );
-        (tombstone.dropping, tombstone.requesters) = (dropping, requesters);
+        tombstone.dropping = dropping;
         entry.tombstone = Some(Box::new(tombstone));
         self.remember(now, id);
     }
@@ -308,27 +291,14 @@ pub(super) fn slot_ended(id: &ObjectId) -> Error {
 }
 
 impl Entry {
-    /// Removes and returns the delayed requesters of a deletion whose reply time matches.
-    fn take_deleters(&mut self, is_meant: impl Fn(Instant) -> bool) -> Vec<(NodeId, RequestId)> {
-        let mut taken = Vec::new();
-        self.take_back(|subscribers| {
-            let meant = subscribers.deleters.extract_if(.., |(.., until)| is_meant(*until));
-            taken.extend(meant.map(|(node, request, _)| (node, request)));
-        });
-        taken
-    }
-
     /// Frees a deleted name for another instance.
-    pub(super) fn reuse(&mut self, context: &mut Context<'_>, id: &ObjectId) {
-        let now = context.now;
-        context.outbox.extend(
-            self.take_deleters(|_| true).into_iter().map(|requester| deleted(id, requester)),
-        );
-        let Some(mut tombstone) = self.tombstone.take() else { return };
+    pub(super) fn reuse(&mut self, context: &mut Context<'_>, open: &mut OpenQuestions) {
         // The name refers to another object now: the client that deleted the old one need not wait for its last
         // copies.
-        tombstone.dropping.clear();
-        tombstone.answer(id, context.outbox);
-        self.bury(now, &tombstone.instances, tombstone.until);
+        let deleters = self.close_all(Kind::Delete, |_| true, open);
+        context.outbox.extend(deleters.into_iter().map(|asker| answer(asker, Answer::Deleted)));
+        if let Some(tombstone) = self.tombstone.take() {
+            self.bury(context.now, &tombstone.instances, tombstone.until);
+        }
     }
 }

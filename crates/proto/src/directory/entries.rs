@@ -79,8 +79,8 @@ impl Entries {
         self.all.entry(id.clone()).or_insert_with(new)
     }
 
-    pub(super) fn remove(&mut self, id: &ObjectId) {
-        self.all.remove(id);
+    pub(super) fn remove(&mut self, id: &ObjectId) -> Option<Box<Entry>> {
+        self.all.remove(id)
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (&ObjectId, &Entry)> {

@@ -11,14 +11,20 @@ use alloc::{
 };
 use core::net::SocketAddr;
 
-use super::{accounts::EntryCharge, context::Outbox, live::Live};
+use super::{
+    accounts::EntryCharge,
+    context::Outbox,
+    live::Live,
+    questions::{Asker, EntryQuestions, Kind, OpenQuestion, OpenQuestions},
+};
 use crate::{
     error::Error,
-    id::{Instance, NodeId, ObjectId, RequestId},
+    id::{Instance, NodeId, ObjectId},
     limits::{BURIED_MAX, ORPHAN_GRACE_NS, REMEMBERED_WORDS_BYTES},
     members::Members,
-    message::{Holding, Message},
+    message::Message,
     mutants::{self, Mutant},
+    question::Answer,
     time::Instant,
 };
 
@@ -30,7 +36,7 @@ pub(super) struct Entry {
     pub(super) tombstone: Option<Box<Tombstone>>,
     /// Earlier instances of the name, and until when each is remembered.
     buried: Option<Box<FormerInstances>>,
-    subscribers: Option<Box<Subscribers>>,
+    pub(super) questions: Option<Box<EntryQuestions>>,
     /// The instance whose last copy was lost, and until when it is remembered. Its holder may come back, and then must
     /// learn of a deletion that happened meanwhile.
     pub(super) lost: Option<Box<(Instance, Instant)>>,
@@ -72,38 +78,6 @@ impl Reserved {
 #[derive(Debug, Default)]
 struct FormerInstances(BTreeMap<Instance, Instant>);
 
-/// Nodes that wait for an object or for changes of its holders.
-#[derive(Debug, Default)]
-pub(super) struct Subscribers {
-    /// Requesters without a source, in order of their requests, with the sources that failed them.
-    pub(super) waiters: Vec<Waiter>,
-    /// For each watching node, whether it has seen the object.
-    pub(super) watchers: BTreeMap<NodeId, bool>,
-    /// Requesters of the next change of holders.
-    pub(super) locators: Vec<LocationsWaiter>,
-    /// Clients that deleted a name which its holders may not have announced to this owner yet, and when each gets its
-    /// reply.
-    pub(super) deleters: Vec<(NodeId, RequestId, Instant)>,
-}
-
-/// A node that waits for a source.
-#[derive(Debug)]
-pub(super) struct Waiter {
-    pub(super) node: NodeId,
-    /// Sources that failed it.
-    pub(super) avoid: Vec<NodeId>,
-    /// Until when other nodes go first, if this one was found to receive slowly.
-    pub(super) yields_until: Option<Instant>,
-    /// Whether it was sent a location before.
-    pub(super) seen: bool,
-}
-
-impl Subscribers {
-    pub(super) fn waiter(&self, node: NodeId) -> Option<&Waiter> {
-        self.waiters.iter().find(|waiter| waiter.node == node)
-    }
-}
-
 /// A deleted, failed or lost object. Thousands are remembered: rare parts are boxed.
 #[derive(Debug)]
 pub(super) struct Tombstone {
@@ -115,30 +89,8 @@ pub(super) struct Tombstone {
     pub(super) until: Instant,
     /// Copies whose holders have not confirmed that they dropped them.
     pub(super) dropping: BTreeSet<(NodeId, Instance)>,
-    /// Requesters of the deletion, which get a reply when `dropping` is empty.
-    pub(super) requesters: Vec<(NodeId, RequestId)>,
     /// Owners to which this node has sent the deletion, or from which it received it.
     pub(super) known_to: Vec<NodeId>,
-}
-
-/// A request for the list of holders.
-#[derive(Debug)]
-pub(super) struct LocationsWaiter {
-    pub(super) node: NodeId,
-    pub(super) request: RequestId,
-    /// The last list of holders that the requester has; `None` if it wants a reply at once.
-    pub(super) known: Option<Vec<Holding>>,
-}
-
-impl LocationsWaiter {
-    pub(super) fn is(&self, node: NodeId, request: RequestId) -> bool {
-        (self.node, self.request) == (node, request)
-    }
-
-    /// Whether the list of the requester contains a holder.
-    fn has_seen(&self) -> bool {
-        self.known.as_ref().is_some_and(|known| !known.is_empty())
-    }
 }
 
 impl Tombstone {
@@ -160,8 +112,8 @@ impl Tombstone {
         // If the deletion of an input ended a result, the error names the input: then it is kept as the reason.
         let is_deleted = matches!(&error, Error::ObjectDeleted { id: deleted } if deleted == id);
         let reason = (!is_deleted).then(|| Box::new(error.shortened(REMEMBERED_WORDS_BYTES)));
-        let (dropping, requesters, known_to) = (BTreeSet::new(), Vec::new(), Vec::new());
-        Self { instances, reason, pruned: false, until, dropping, requesters, known_to }
+        let (dropping, known_to) = (BTreeSet::new(), Vec::new());
+        Self { instances, reason, pruned: false, until, dropping, known_to }
     }
 
     /// Returns why `id`, the object of this tombstone, is gone.
@@ -210,19 +162,28 @@ impl Tombstone {
         }
     }
 
+    /// Records that a holder has dropped its copy.
+    pub(super) fn dropped(&mut self, holder: NodeId, instance: Instance) {
+        self.dropping.remove(&(holder, instance));
+        self.free_if_settled();
+    }
+
+    /// Records that a holder is gone.
+    pub(super) fn forget_holder(&mut self, node: NodeId) {
+        self.dropping.retain(|(holder, _)| *holder != node);
+        self.free_if_settled();
+    }
+
+    fn free_if_settled(&mut self) {
+        if self.dropping.is_empty() {
+            // An emptied `BTreeSet` keeps its root node: replace it to free the memory.
+            self.dropping = BTreeSet::new();
+        }
+    }
+
     /// Whether every holder has dropped its copy or is gone.
     pub(super) fn is_settled(&self) -> bool {
         self.dropping.is_empty()
-    }
-
-    /// Replies to the requesters of the deletion, once no copy is left that a node could be sent to.
-    pub(super) fn answer(&mut self, id: &ObjectId, outbox: &mut Outbox) {
-        if self.is_settled() {
-            // An emptied `BTreeSet` keeps its root node: replace it to free the memory.
-            self.dropping = BTreeSet::new();
-            let requesters = core::mem::take(&mut self.requesters);
-            outbox.extend(requesters.into_iter().map(|requester| deleted(id, requester)));
-        }
     }
 }
 
@@ -336,72 +297,65 @@ impl Entry {
     pub(super) fn is_empty(&self) -> bool {
         self.live.is_none()
             && self.tombstone.is_none()
-            && self.subscribers.is_none()
+            && self.questions.is_none()
             && self.lost.is_none()
             && self.buried.is_none()
             && self.reserved.is_none()
             && self.orphan_since.is_none()
     }
 
-    /// The waiting nodes, if any are recorded.
-    pub(super) fn subscribers(&self) -> Option<&Subscribers> {
-        self.subscribers.as_deref()
-    }
-
-    /// Whether a client that deleted the name has no reply yet, because holders may still announce copies.
+    /// Whether a node that deleted the name has no reply yet, because holders may still announce copies.
     pub(super) fn has_deleters(&self) -> bool {
-        self.subscribers().is_some_and(|subscribers| !subscribers.deleters.is_empty())
-    }
-
-    /// The waiting nodes, for changes; creates an empty record.
-    pub(super) fn subscribers_mut(&mut self) -> &mut Subscribers {
-        self.subscribers.get_or_insert_default()
-    }
-
-    /// Removes requests; frees the record when the last request is gone.
-    pub(super) fn take_back(&mut self, forget: impl FnOnce(&mut Subscribers)) {
-        if let Some(subscribers) = &mut self.subscribers {
-            forget(subscribers);
-        }
-        self.subscribers.take_if(|subscribers| subscribers.is_empty());
-    }
-
-    /// Removes the request of a node for a source.
-    pub(super) fn drop_waiter(&mut self, node: NodeId) {
-        self.take_back(|subscribers| subscribers.waiters.retain(|waiter| waiter.node != node));
+        self.open(Kind::Delete).any(|(_, question)| question.until.is_some())
     }
 
     /// Requests the bytes of a small object from a holder, if requesters wait for them and this owner lacks them.
     pub(super) fn seek_bytes(&mut self, id: &ObjectId, outbox: &mut Outbox) {
-        let waits = |subscribers: &Subscribers| {
-            !subscribers.waiters.is_empty() || !subscribers.watchers.is_empty()
-        };
-        let is_wanted = self.subscribers().is_some_and(waits);
+        let is_wanted = self.has_open(Kind::Source) || self.has_open(Kind::Watch);
         if let Some(live) = self.live.as_mut().filter(|_| is_wanted) {
             live.seek_bytes(id, outbox);
         }
     }
 
-    /// Replies to the requesters that do not know the current holders yet.
-    pub(super) fn notify_location_waiters(&mut self, id: &ObjectId, outbox: &mut Outbox) {
-        let Some(subscribers) = &mut self.subscribers else { return };
-        let live = self.live.as_ref().filter(|_| !subscribers.locators.is_empty());
-        let holdings = live.map_or_else(Vec::new, Live::holdings);
-        subscribers.locators.retain(|locator| {
-            let tombstone = self
-                .tombstone
-                .as_ref()
-                .filter(|tombstone| tombstone.concerns(id, locator.has_seen()));
-            let is_known = tombstone.is_none() && locator.known.as_ref() == Some(&holdings);
-            if !is_known {
-                let request = locator.request;
-                let holdings = tombstone
-                    .map_or_else(|| Ok(holdings.clone()), |tombstone| Err(tombstone.error(id)));
-                outbox.push((locator.node, Message::LocationsReply { request, holdings }));
+    /// Replies to the nodes that do not know the current holders yet.
+    pub(super) fn notify_locators(
+        &mut self,
+        id: &ObjectId,
+        open: &mut OpenQuestions,
+        outbox: &mut Outbox,
+    ) {
+        if !self.has_open(Kind::Locations) {
+            return;
+        }
+        if let Some(tombstone) = &self.tombstone {
+            let concerns = |question: &OpenQuestion| tombstone.concerns(id, question.seen);
+            let error = tombstone.error(id);
+            let ended = self.open(Kind::Locations).filter(|(_, question)| concerns(question));
+            let ended: Vec<Asker> = ended.map(|(asker, _)| asker).collect();
+            for asker in ended {
+                self.close(Kind::Locations, asker, open);
+                outbox.push(answer(asker, Answer::Gone(error.clone())));
             }
-            is_known
-        });
-        self.subscribers.take_if(|subscribers| subscribers.is_empty());
+        }
+        let holdings = self.live.as_ref().map_or_else(Vec::new, Live::holdings);
+        let is_news = |question: &OpenQuestion| question.known.as_ref() != Some(&holdings);
+        for asker in self.close_all(Kind::Locations, is_news, open) {
+            outbox.push(answer(asker, Answer::Locations(holdings.clone())));
+        }
+    }
+
+    /// Replies to the nodes that deleted the object, once no copy is left that a node could be sent to.
+    pub(super) fn answer_deletions(
+        &mut self,
+        now: Instant,
+        open: &mut OpenQuestions,
+        outbox: &mut Outbox,
+    ) {
+        if self.tombstone.as_ref().is_none_or(|tombstone| tombstone.is_settled()) {
+            let is_due = |question: &OpenQuestion| question.until.is_none_or(|until| until <= now);
+            let due = self.close_all(Kind::Delete, is_due, open);
+            outbox.extend(due.into_iter().map(|asker| answer(asker, Answer::Deleted)));
+        }
     }
 
     /// Reports the end of the object to the waiting nodes for which `concerns` returns true, given whether they have
@@ -411,41 +365,26 @@ impl Entry {
         id: &ObjectId,
         error: &Error,
         concerns: impl Fn(bool) -> bool,
+        open: &mut OpenQuestions,
         outbox: &mut Outbox,
     ) {
-        let Some(subscribers) = &mut self.subscribers else { return };
-        let waiters = subscribers.waiters.extract_if(.., |waiter| concerns(waiter.seen));
-        let mut listeners: BTreeSet<NodeId> = waiters.map(|waiter| waiter.node).collect();
-        listeners.extend(
-            subscribers.watchers.iter().filter(|(_, seen)| concerns(**seen)).map(|(node, _)| *node),
-        );
-        subscribers.watchers.retain(|_, seen| !concerns(*seen));
-        let locators = subscribers.locators.extract_if(.., |locator| concerns(locator.has_seen()));
-        let locators: Vec<LocationsWaiter> = locators.collect();
-        self.subscribers.take_if(|subscribers| subscribers.is_empty());
+        let requests = self.open(Kind::Source).filter(|(_, question)| concerns(question.seen));
+        let requesters: Vec<NodeId> = requests.map(|((node, _), _)| node).collect();
+        requesters.iter().for_each(|node| drop(self.take_source_request(*node)));
+        // A client that watches the holders of a lost object would otherwise wait forever.
+        let mut askers = self.close_all(Kind::Watch, |question| concerns(question.seen), open);
+        askers.extend(self.close_all(Kind::Locations, |question| concerns(question.seen), open));
         if mutants::is_active(Mutant::NeverReportsLosses) {
             return;
         }
-        for node in listeners {
+        for node in requesters {
             outbox.push((node, Message::Gone { id: id.clone(), error: error.clone() }));
         }
-        // Otherwise a client that watches the holders of a lost object would wait forever.
-        for LocationsWaiter { node, request, .. } in locators {
-            outbox.push((node, Message::LocationsReply { request, holdings: Err(error.clone()) }));
-        }
+        outbox.extend(askers.into_iter().map(|asker| answer(asker, Answer::Gone(error.clone()))));
     }
 }
 
-impl Subscribers {
-    fn is_empty(&self) -> bool {
-        self.waiters.is_empty()
-            && self.watchers.is_empty()
-            && self.locators.is_empty()
-            && self.deleters.is_empty()
-    }
-}
-
-/// The message that reports to a requester that its deletion is carried out.
-pub(super) fn deleted(id: &ObjectId, (node, request): (NodeId, RequestId)) -> (NodeId, Message) {
-    (node, Message::Deleted { id: id.clone(), request })
+/// The message that answers a question.
+pub(super) const fn answer((node, number): Asker, answer: Answer) -> (NodeId, Message) {
+    (node, Message::Answer { number, answer })
 }

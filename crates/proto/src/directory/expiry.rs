@@ -24,7 +24,7 @@ impl Directory {
         let alarm = self.alarms.first().map(|(at, _)| (*at).max(self.resumed_at));
         let forgotten = self.remembered.front().map(|(until, _)| (*until).max(self.resumed_at));
         let leases = self.leases.deadline();
-        let times = [parked, alarm, forgotten, leases, self.latest_due];
+        let times = [parked, alarm, forgotten, leases];
         times.into_iter().flatten().min()
     }
 
@@ -40,7 +40,6 @@ impl Directory {
                 }
             }
         }
-        self.settle_latest(context);
         self.expire_leases(context);
         if self.resumed_at > now {
             return;
@@ -64,7 +63,7 @@ impl Directory {
     fn expire_entry(&mut self, context: &mut Context<'_>, id: &ObjectId) {
         let (now, members) = (context.now, context.members);
         self.settle(context, id);
-        self.confirm_deletions(context, id);
+        self.answer_delayed(context, id);
         self.handle_stalls(context, id);
         self.wake_yielded(context, id);
         self.end_in_time(context, id);
@@ -76,8 +75,7 @@ impl Directory {
         let Some(entry) = self.entries.get_mut(id) else { return };
         let is_owner = members.owners(id).contains(members.me());
         if !is_owner && entry.stray_until <= now && !entry.has_deleters() {
-            self.entries.remove(id);
-            return;
+            return self.remove_entry(id);
         }
         // A former owner receives no announcements. Requests that went to it now go to the current owners.
         if is_owner && lost_at.is_some_and(|lost_at| lost_at <= now) {
@@ -115,8 +113,7 @@ impl Directory {
                 let detail = "no remaining node has a complete copy".into();
                 Error::ObjectLost { id: id.clone(), detail }
             });
-            entry.notify_gone(id, &error, |_| true, context.outbox);
-            entry.notify_location_waiters(id, context.outbox);
+            entry.notify_gone(id, &error, |_| true, &mut self.asked, context.outbox);
             // Partial copies that receive only from each other never complete. Only the primary owner has the full
             // list of copies.
             if let Some(lost) = &lost
@@ -143,9 +140,7 @@ impl Directory {
             lost.drop_partial_copies(id, &error, context.outbox);
         }
         self.bury(context, id, error, instances);
-        if let Some(entry) = self.entries.get_mut(id) {
-            entry.notify_location_waiters(id, context.outbox);
-        }
+        self.notify_locators(context, id);
     }
 }
 

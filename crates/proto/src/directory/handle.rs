@@ -6,7 +6,8 @@ use alloc::{boxed::Box, vec::Vec};
 
 use super::{
     context::Context,
-    entry::{Entry, LocationsWaiter, Waiter},
+    entry::{Entry, answer},
+    questions::{Asker, OpenQuestion},
     state::Directory,
 };
 use crate::{
@@ -15,6 +16,7 @@ use crate::{
     limits::limit_name,
     message::Message,
     mutants::{self, Mutant},
+    question::{Answer, Question},
 };
 
 /// The result of offering a message to the directory.
@@ -59,9 +61,9 @@ impl Directory {
                 {
                     self.verify_copy(context, *holder, id, *instance);
                 }
-                let (avoid, yields_until) = (avoid.clone(), None);
-                let waiter = Waiter { node: from, avoid, yields_until, seen: *seen };
-                self.assign_source(context, waiter, id);
+                let (avoid, since, seen) = (avoid.clone(), now, *seen);
+                let question = OpenQuestion { avoid, since, seen, ..OpenQuestion::default() };
+                self.assign_source(context, from, question, id);
                 return DirectoryOutcome::SourceRequested(id.clone());
             }
             Message::LocateRange { id, instance, bytes, avoid, not_here, request } => {
@@ -75,34 +77,15 @@ impl Directory {
             Message::RateReport(_) if mutants::is_active(Mutant::IgnoresRateReports) => {}
             Message::RateReport(rate_reported) => self.rate_reported(context, from, rate_reported),
             Message::CancelLocate { id } => self.unlocate(from, id),
-            Message::Watch { id, seen } => self.watch(context, from, id, *seen),
-            Message::Unwatch { id } => {
-                if let Some(entry) = self.entries.get_mut(id) {
-                    entry.take_back(|subscribers| {
-                        subscribers.watchers.remove(&from);
-                    });
-                }
-                self.forget_if_empty(id);
+            Message::Ask { number, question } => {
+                return self.answer_question(context, (from, *number), question);
             }
-            Message::Locations { id, known, request } => {
-                self.locations(context, from, id, known.clone(), *request);
-            }
-            Message::CancelLocations { id, request } => {
-                if let Some(entry) = self.entries.get_mut(id) {
-                    let is_other = |locator: &LocationsWaiter| !locator.is(from, *request);
-                    entry.take_back(|subscribers| subscribers.locators.retain(is_other));
-                }
-                self.forget_if_empty(id);
-            }
+            Message::Cancel { number } => self.close((from, *number)),
             Message::Reserve { id, instance } => {
                 self.reserve(context, from, id, *instance);
                 self.keep_as_stray(context, id);
             }
-            Message::Delete { id, request, pruned } => {
-                self.delete(context, from, id, *request, *pruned);
-                self.forward_to_owners(id, context);
-            }
-            Message::Dropped { id, instance } => self.dropped(from, id, *instance, context.outbox),
+            Message::Dropped { id, instance } => self.dropped(context, from, id, *instance),
             Message::Fail { id, error, reserved } => {
                 let entry = self.entries.get(id);
                 let is_over = |entry: &Entry| reserved.is_some_and(|it| entry.is_over(now, &it));
@@ -169,30 +152,56 @@ impl Directory {
             Message::Tombstone { id, instances, error: None, .. } => {
                 self.bury_older(context, id, instances);
             }
-            Message::Latest { prefix, after, request } => {
-                self.watch_latest(context, from, prefix, *after, *request);
-            }
-            Message::CancelLatest { request } => {
-                self.latest.remove(from, *request);
-            }
-            Message::OlderVersions { name, retain: keep, request } => {
-                let (names, request) = (self.older(name, *keep), *request);
-                context.outbox.push((from, Message::OlderVersionsReply { names, request }));
-            }
-            Message::List { prefix, after, request } => {
-                let (rows, next) = self.list(context, prefix, after.as_ref());
-                context.outbox.push((from, Message::ListReply { request: *request, rows, next }));
-            }
             _ => return DirectoryOutcome::No,
         }
-        if let Some(id) = message.object()
-            && let Some(entry) = self.entries.get_mut(id)
-        {
-            entry.notify_location_waiters(id, context.outbox);
+        if let Some(id) = message.object() {
+            self.notify_locators(context, id);
         }
-        match message {
-            Message::Delete { id, .. } => DirectoryOutcome::Deleted(id.clone()),
-            _ => DirectoryOutcome::Yes,
+        DirectoryOutcome::Yes
+    }
+
+    /// Answers a question, or keeps it open.
+    fn answer_question(
+        &mut self,
+        context: &mut Context<'_>,
+        asker: Asker,
+        question: &Question,
+    ) -> DirectoryOutcome {
+        // It may arrive again.
+        self.close(asker);
+        match question {
+            Question::Watch { id, seen } => self.watch(context, asker, id, *seen),
+            Question::Locations { id, known } => {
+                self.locations(context, asker, id, known.clone());
+            }
+            Question::Latest { prefix, after } => {
+                self.watch_latest(context, asker, prefix, *after);
+            }
+            Question::OlderVersions { name, retain } => {
+                let names = self.older(context, name, *retain);
+                context.outbox.push(answer(asker, Answer::OlderVersions(names)));
+            }
+            Question::Delete { id, pruned } => {
+                self.delete(context, asker, id, *pruned);
+                self.forward_to_owners(id, context);
+                self.notify_locators(context, id);
+                return DirectoryOutcome::Deleted(id.clone());
+            }
+            Question::List { prefix, after } => {
+                let (rows, next) = self.list(context, prefix, after.as_ref());
+                context.outbox.push(answer(asker, Answer::List { rows, next }));
+            }
+            Question::Inspect(_) => return DirectoryOutcome::No,
         }
+        DirectoryOutcome::Yes
+    }
+
+    /// Closes a question without an answer.
+    fn close(&mut self, asker: Asker) {
+        let Some((id, kind)) = self.asked.place(asker).cloned() else { return };
+        if let Some(entry) = self.entries.get_mut(&id) {
+            entry.close(kind, asker, &mut self.asked);
+        }
+        self.forget_if_empty(&id);
     }
 }

@@ -5,15 +5,16 @@ use alloc::{format, string::ToString, vec, vec::Vec};
 use proptest::prelude::*;
 
 use super::{
-    tests::{Owner, locate},
+    tests::{Owner, delete, locate, watch},
     *,
 };
 use crate::{
-    id::{Instance, NodeId, ObjectId, RequestId},
+    id::{Instance, NodeId, ObjectId},
     inline::Inline,
     limits::{ORPHAN_GRACE_NS, SHARE_OF_ONE, STRAY_NS},
-    message::{Announce, Found, Message, Progress, Source},
+    message::{Announce, Message, Progress, Source},
     meta::Meta,
+    question::Answer,
 };
 
 /// Bytes of an object. Two of them exceed the limit of one member.
@@ -62,17 +63,13 @@ fn waiting(id: &ObjectId, requester: u64) -> (NodeId, Message) {
     (NodeId(requester), Message::LocatePending { id: id.clone() })
 }
 
-fn delete(id: &ObjectId) -> Message {
-    Message::Delete { id: id.clone(), request: RequestId(1), pruned: false }
-}
-
 /// The receiver and the bytes of a single message.
 fn brought(outbox: &Outbox) -> (u64, Inline) {
     let [(to, message)] = &outbox[..] else { panic!("{outbox:?}") };
     match message {
-        Message::Located { source: Source::Inline(bytes), .. }
-        | Message::Found { found: Some(Found { inline: Some(bytes), .. }), .. } => {
-            (to.0, bytes.clone())
+        Message::Located { source: Source::Inline(bytes), .. } => (to.0, bytes.clone()),
+        Message::Answer { answer: Answer::Found(found), .. } => {
+            (to.0, found.inline.clone().unwrap())
         }
         other => panic!("{other:?}"),
     }
@@ -125,8 +122,7 @@ fn a_waiting_node_gets_bytes_beyond_the_capacity() {
 #[test]
 fn a_watcher_of_a_small_object_gets_its_bytes() {
     let (mut owner, _, other) = with_two_of_node_3();
-    let watch = Message::Watch { id: other.clone(), seen: false };
-    assert_eq!(owner.receives(2, watch), [reannounce_if_held(&other, 3, 3)]);
+    assert_eq!(owner.receives(2, watch(&other)), [reannounce_if_held(&other, 3, 3)]);
     assert_eq!(brought(&owner.receives(3, small(&other, 3))), (2, bytes(3)));
 }
 

@@ -2,19 +2,22 @@
 //!
 //! A request gets its reply at once, or stays until there is a reply or the requester withdraws it.
 
-use alloc::vec::Vec;
+use alloc::{boxed::Box, vec::Vec};
 
 use super::{
     context::Context,
-    entry::{LocationsWaiter, Subscribers, Waiter},
+    entry::{Entry, answer},
     live::Live,
+    questions::{Asker, Kind, OpenQuestion},
     state::Directory,
 };
 use crate::{
-    id::{NodeId, ObjectId, RequestId},
+    id::{NodeId, ObjectId},
     limits::INLINE_BYTES_MAX,
+    members::Members,
     message::{Holding, Message},
     mutants::{self, Mutant},
+    question::Answer,
     reduce::cost::Link,
     time::Instant,
 };
@@ -27,9 +30,9 @@ fn yields_ns(size: u64, link: Link) -> u64 {
 
 const YIELDS_NS_MAX: u64 = 100_000_000;
 
-impl Waiter {
+impl OpenQuestion {
     fn is_due(&self, now: Instant) -> bool {
-        self.yields_until.is_none_or(|until| until <= now)
+        self.until.is_none_or(|until| until <= now)
     }
 }
 
@@ -38,34 +41,34 @@ impl Directory {
     pub(super) fn assign_source(
         &mut self,
         context: &mut Context<'_>,
-        mut waiter: Waiter,
+        requester: NodeId,
+        mut question: OpenQuestion,
         id: &ObjectId,
     ) {
         let (now, members) = (context.now, context.members);
-        let requester = waiter.node;
-        if let Some(error) = self.end_for(id, waiter.seen, members) {
+        if let Some(error) = self.end_for(context, id, question.seen) {
             context.outbox.push((requester, Message::Gone { id: id.clone(), error }));
             return;
         }
         let entry = self.entries.open(id);
         // A node that repeats its request has already yielded, or has begun to.
-        let before = entry.subscribers().and_then(|subscribers| subscribers.waiter(requester));
-        waiter.yields_until = waiter.yields_until.or(before.and_then(|before| before.yields_until));
+        let before = entry.take_source_request(requester);
+        question.until = question.until.or(before.and_then(|before| before.until));
         let yields = self.speeds.received_slowness(now, requester) > 1
-            && waiter.avoid.is_empty()
-            && waiter.yields_until.is_none();
+            && question.avoid.is_empty()
+            && question.until.is_none();
         let is_new =
             |live: &&Live| live.meta.size > INLINE_BYTES_MAX && live.tree.get(requester).is_none();
         if let Some(live) = entry.live.as_ref().filter(is_new).filter(|_| yields) {
             let until = now + yields_ns(live.meta.size, context.link);
-            waiter.yields_until = Some(until);
+            question.until = Some(until);
             self.alarms.insert((until, id.clone()));
         }
-        let is_due = waiter.is_due(now);
+        let is_due = question.is_due(now);
         if let Some(live) = &mut entry.live
             && is_due
             && let Some(source) =
-                live.assign(context, requester, id, &waiter.avoid, &mut self.speeds)
+                live.assign(context, requester, id, &question.avoid, &mut self.speeds)
         {
             let (id, instance, meta) = (id.clone(), live.instance, live.meta.clone());
             let lifetime = live.terms.as_ref().map(|terms| terms.to_lifetime(now));
@@ -74,15 +77,13 @@ impl Directory {
                 Message::Located { id: id.clone(), instance, meta, source, lifetime },
             ));
             // The requester is now a holder.
-            return entry.notify_location_waiters(&id, context.outbox);
+            return entry.notify_locators(&id, &mut self.asked, context.outbox);
         }
         // A node that repeats its request receives from no source, and neither do the nodes behind it.
         if let Some(live) = &mut entry.live {
             live.tree.detach(requester);
         }
-        let waiters = &mut entry.subscribers_mut().waiters;
-        waiters.retain(|waiter| waiter.node != requester);
-        waiters.push(waiter);
+        entry.await_source(requester, question);
         context.outbox.push((requester, Message::LocatePending { id: id.clone() }));
         entry.seek_bytes(id, context.outbox);
         self.check_orphan(now, id, members);
@@ -90,7 +91,7 @@ impl Directory {
 
     pub(super) fn unlocate(&mut self, from: NodeId, id: &ObjectId) {
         if let Some(entry) = self.entries.get_mut(id) {
-            entry.drop_waiter(from);
+            entry.take_source_request(from);
             if let Some(live) = &mut entry.live
                 && live.tree.get(from).is_some_and(|it| !it.is_complete() && !it.is_pinned())
             {
@@ -103,22 +104,21 @@ impl Directory {
     pub(super) fn watch(
         &mut self,
         context: &mut Context<'_>,
-        from: NodeId,
+        asker: Asker,
         id: &ObjectId,
         seen: bool,
     ) {
         let (now, members) = (context.now, context.members);
-        if let Some(error) = self.end_for(id, seen, members) {
-            context.outbox.push((from, Message::Gone { id: id.clone(), error }));
-            return;
+        if let Some(error) = self.end_for(context, id, seen) {
+            return context.outbox.push(answer(asker, Answer::Gone(error)));
         }
         let entry = self.entries.open(id);
-        *entry.subscribers_mut().watchers.entry(from).or_default() |= seen;
+        let question = OpenQuestion { seen, ..OpenQuestion::default() };
+        entry.ask(id, Kind::Watch, asker, question, &mut self.asked);
         // A watcher of a small object gets its notification with the bytes. An earlier reply would state that the
         // object is missing.
         if !entry.live.as_mut().is_some_and(|live| live.seek_bytes(id, context.outbox)) {
-            let found = entry.live.as_mut().and_then(|live| live.found(from, members));
-            context.outbox.push((from, Message::Found { id: id.clone(), found }));
+            context.outbox.push(entry.state_for(asker, members));
         }
         self.check_orphan(now, id, members);
     }
@@ -126,36 +126,41 @@ impl Directory {
     pub(super) fn locations(
         &mut self,
         context: &mut Context<'_>,
-        from: NodeId,
+        asker: Asker,
         id: &ObjectId,
         known: Option<Vec<Holding>>,
-        request: RequestId,
     ) {
         let (now, members) = (context.now, context.members);
         let entry = self.entries.open(id);
-        // A repeated request after a membership change replaces the earlier one.
-        let locators = &mut entry.subscribers_mut().locators;
-        locators.retain(|locator| !locator.is(from, request));
-        locators.push(LocationsWaiter { node: from, request, known });
-        entry.notify_location_waiters(id, context.outbox);
-        let is_kept = |subscribers: &Subscribers| {
-            subscribers.locators.iter().any(|other| other.is(from, request))
-        };
-        if entry.subscribers().is_some_and(is_kept) {
-            context.outbox.push((from, Message::RequestPending { request, id: Some(id.clone()) }));
+        let seen = known.as_ref().is_some_and(|known| !known.is_empty());
+        let question = OpenQuestion { seen, known, ..OpenQuestion::default() };
+        entry.ask(id, Kind::Locations, asker, question, &mut self.asked);
+        entry.notify_locators(id, &mut self.asked, context.outbox);
+        if self.asked.place(asker).is_some() {
+            context.outbox.push(answer(asker, Answer::Pending));
         }
         self.check_orphan(now, id, members);
+        self.forget_if_empty(id);
+    }
+
+    /// Replies to the nodes that do not know the current holders of an object yet.
+    pub(super) fn notify_locators(&mut self, context: &mut Context<'_>, id: &ObjectId) {
+        let entry = self.entries.get_mut(id).filter(|entry| entry.has_open(Kind::Locations));
+        let Some(entry) = entry else { return };
+        entry.notify_locators(id, &mut self.asked, context.outbox);
         self.forget_if_empty(id);
     }
 
     /// Finds sources for nodes that have yielded long enough.
     pub(super) fn wake_yielded(&mut self, context: &mut Context<'_>, id: &ObjectId) {
         let now = context.now;
-        let subscribers = self.entries.get(id).and_then(|entry| entry.subscribers());
-        let has_yielded = |waiter: &Waiter| waiter.yields_until.is_some_and(|until| until <= now);
-        if subscribers.is_some_and(|subscribers| subscribers.waiters.iter().any(has_yielded))
-            && !mutants::is_active(Mutant::NeverServesYielding)
-        {
+        let has_yielded =
+            |question: &OpenQuestion| question.until.is_some_and(|until| until <= now);
+        let entry = self.entries.get(id);
+        let mut waiting = entry.into_iter().flat_map(|entry| entry.open(Kind::Source));
+        let is_due = waiting.any(|(_, question)| has_yielded(question));
+        drop(waiting);
+        if is_due && !mutants::is_active(Mutant::NeverServesYielding) {
             self.wake(context, id, false);
         }
     }
@@ -165,34 +170,38 @@ impl Directory {
         let (now, members) = (context.now, context.members);
         let Some(entry) = self.entries.get_mut(id) else { return };
         if is_news && !mutants::is_active(Mutant::NeverNotifiesWatchers) {
-            let watchers = entry.subscribers().map(|subscribers| subscribers.watchers.clone());
-            for watcher in watchers.unwrap_or_default().into_keys() {
-                let found = entry.live.as_mut().and_then(|live| live.found(watcher, members));
-                context.outbox.push((watcher, Message::Found { id: id.clone(), found }));
+            let watchers: Vec<Asker> = entry.open(Kind::Watch).map(|(asker, _)| asker).collect();
+            for watcher in watchers {
+                context.outbox.push(entry.state_for(watcher, members));
             }
         }
-        let mut waiters: Vec<Waiter> = Vec::new();
-        entry.take_back(|subscribers| waiters = core::mem::take(&mut subscribers.waiters));
-        if let Some(maker) = entry.maker() {
-            // Serve group by group, the group of the maker first. Then no receiver soon needs a redirect to a nearer
-            // source.
-            waiters.sort_by_key(|waiter| {
-                (members.distance(maker, waiter.node), members.place(waiter.node))
-            });
-        }
-        let (due, later): (Vec<Waiter>, Vec<Waiter>) =
-            waiters.into_iter().partition(|waiter| waiter.is_due(now));
-        if !later.is_empty() {
-            entry.subscribers_mut().waiters = later;
-        }
-        for waiter in due {
-            self.assign_source(context, waiter, id);
+        let due = entry.open(Kind::Source).filter(|(_, question)| question.is_due(now));
+        let mut due: Vec<(NodeId, Instant)> =
+            due.map(|((node, _), question)| (node, question.since)).collect();
+        // Serve group by group, the group of the maker first. Then no receiver soon needs a redirect to a nearer source.
+        let maker = entry.maker();
+        due.sort_by_key(|(node, since)| {
+            (maker.map(|maker| (members.distance(maker, *node), members.place(*node))), *since)
+        });
+        for (node, _) in due {
+            let entry = self.entries.get_mut(id);
+            if let Some(question) = entry.and_then(|entry| entry.take_source_request(node)) {
+                self.assign_source(context, node, question, id);
+            }
         }
         // A client that still waits has already seen all earlier versions, so only this name can be its reply.
         if let ObjectId::Named(name) = id
             && let Some((prefix, version)) = name.prefix_and_version()
         {
-            self.notify_latest_waiters(prefix, version, name, context.outbox);
+            self.notify_followers(prefix, version, name, context);
         }
+    }
+}
+
+impl Entry {
+    /// The state of the object for a node that watches it.
+    fn state_for(&mut self, asker: Asker, members: &Members) -> (NodeId, Message) {
+        let found = self.live.as_mut().and_then(|live| live.found(asker.0, members));
+        answer(asker, found.map_or(Answer::Pending, |found| Answer::Found(Box::new(found))))
     }
 }

@@ -1,11 +1,12 @@
-//! This node's shard of the directory: the holders, waiting requesters and watchers of each object that it owns.
+//! This node's shard of the directory: the holders and the open questions of each object that it owns.
 //!
 //! Input: messages of holders and requesters, departures of members, and time. Output: messages. All of it is soft
 //! state, which the holders can announce again, so losing it loses no object. The directory does not know bytes,
 //! connections or clients.
 //!
 //! The state is in [`state`]: entries of objects ([`entries`], [`entry`], [`live`]), each with its broadcast tree
-//! ([`tree`]), records about nodes ([`speeds`], [`accounts`]), [`leases`] and requests for newer names ([`latest`]).
+//! ([`tree`]), the open questions of nodes ([`questions`]), names by prefix ([`versions`]), records about nodes ([`speeds`],
+//! [`accounts`]) and [`leases`].
 //! Each file that changes the state handles one kind of input: reports of holders ([`copies`], [`rebalance`]), requests
 //! ([`lookups`], [`names`], [`list`]), deletions ([`deletion`]), expiry ([`terms`], [`expiry`]) and membership changes
 //! ([`sweep`]).
@@ -27,18 +28,21 @@ mod copies;
 mod deletion;
 mod entries;
 mod entry;
+mod entry_questions;
 mod expiry;
 mod handle;
 mod holder;
 #[cfg(test)]
 mod inline_tests;
-mod latest;
 mod leases;
 mod list;
 mod live;
 mod lookups;
 mod names;
 mod probe;
+#[cfg(test)]
+mod question_tests;
+mod questions;
 mod ranges;
 mod ranking;
 mod rebalance;
@@ -55,6 +59,7 @@ mod terms;
 #[cfg(test)]
 mod tests;
 mod tree;
+mod versions;
 
 pub(crate) use self::leases::notify_job_objects;
 pub use self::{

@@ -3,22 +3,24 @@
 //! One owner has all names of a prefix, because a name's owner depends only on the text before its last slash.
 
 use alloc::{boxed::Box, format, vec::Vec};
-use core::cmp::Reverse;
 
 use super::{
-    context::{Context, Outbox},
+    context::Context,
     copies::too_many,
-    entry::{Entry, Reserved},
+    entry::{Entry, Reserved, answer},
     holder::Holder,
     live::Live,
+    questions::{Asker, Kind, OpenQuestion},
     state::Directory,
+    versions::Version,
 };
 use crate::{
     error::Error,
-    id::{Instance, Name, NodeId, ObjectId, RequestId},
+    id::{Instance, Name, NodeId, ObjectId},
     limits::{LATEST_MAX, limit_name},
     members::{Members, Owners},
     message::Message,
+    question::Answer,
     time::Instant,
 };
 
@@ -26,102 +28,140 @@ use crate::{
 const OLDER_MAX: usize = 1024;
 
 impl Directory {
+    /// Replies with the newest name below a prefix, if it is newer than `after`. Otherwise keeps the question.
     pub(super) fn watch_latest(
         &mut self,
         context: &mut Context<'_>,
-        from: NodeId,
-        prefix: &str,
+        asker: Asker,
+        prefix: &Name,
         after: Option<u64>,
-        request: RequestId,
     ) {
-        let outbox = &mut *context.outbox;
-        // A repeated request after a membership change replaces the earlier one.
-        self.latest.remove(from, request);
-        let newest = self.living(prefix).max_by_key(|(version, _)| *version);
+        let newest = self.newest(context, prefix.as_str(), None);
         if let Some((_, name)) = newest.filter(|(version, _)| Some(*version) > after) {
-            return outbox.push((from, Message::LatestReply { name: name.clone(), request }));
+            return context.outbox.push(answer(asker, Answer::Latest(name)));
         }
         // An honest member does not get here: it refuses the request itself.
-        if self.latest.count_of(from) >= LATEST_MAX {
-            return self.limited.push((from, limit_name!(LATEST_MAX)));
+        if self.asked.latest_of(asker.0) >= LATEST_MAX {
+            return self.limited.push((asker.0, limit_name!(LATEST_MAX)));
         }
+        let id = ObjectId::Named(prefix.clone());
         // A requester that does not wait would take "no such name" for the present state.
-        let settled_at = self.unsettled_until(context.now).filter(|_| context.members.len() > 1);
-        self.latest.insert(from, request, prefix, after, settled_at.is_some());
-        match settled_at {
-            Some(_) => self.latest_due = settled_at,
-            None => outbox.push((from, Message::RequestPending { request, id: None })),
+        let until = self.unsettled_until(context.now).filter(|_| context.members.len() > 1);
+        match until {
+            Some(until) => _ = self.alarms.insert((until, id.clone())),
+            None => context.outbox.push(answer(asker, Answer::Pending)),
+        }
+        let question = OpenQuestion { after, until, ..OpenQuestion::default() };
+        self.entries.open(&id).ask(&id, Kind::Latest, asker, question, &mut self.asked);
+    }
+
+    /// Reports that there is no newer name yet, once all holders have announced theirs.
+    pub(super) fn settle_latest(&mut self, context: &mut Context<'_>, id: &ObjectId) {
+        let until = self.unsettled_until(context.now);
+        let Some(entry) = self.entries.get_mut(id) else { return };
+        let unsettled = entry.open(Kind::Latest).filter(|(_, question)| question.until.is_some());
+        let unsettled: Vec<Asker> = unsettled.map(|(asker, _)| asker).collect();
+        if let Some(until) = until.filter(|_| !unsettled.is_empty()) {
+            self.alarms.insert((until, id.clone()));
+            return;
+        }
+        for asker in unsettled {
+            entry.settle_question(Kind::Latest, asker);
+            context.outbox.push(answer(asker, Answer::Pending));
         }
     }
 
-    /// Reports that there is no name yet, once all holders have announced theirs.
-    pub(super) fn settle_latest(&mut self, context: &mut Context<'_>) {
-        if self.latest_due.is_none_or(|due| context.now < due) {
-            return;
-        }
-        self.latest_due = self.unsettled_until(context.now);
-        if self.latest_due.is_some() {
-            return;
-        }
-        for (node, request) in self.latest.settle() {
-            context.outbox.push((node, Message::RequestPending { request, id: None }));
-        }
-    }
-
-    /// Replies to the requests for which this name, the newest under its prefix, is new.
-    pub(super) fn notify_latest_waiters(
+    /// Replies to the questions for which this name, the newest below its prefix, is new.
+    pub(super) fn notify_followers(
         &mut self,
         prefix: &str,
         version: u64,
         name: &Name,
-        outbox: &mut Outbox,
+        context: &mut Context<'_>,
     ) {
-        for (node, request) in self.latest.take(prefix, version) {
-            let name = name.clone();
-            outbox.push((node, Message::LatestReply { name, request }));
+        let Ok(id) = prefix.parse() else { return };
+        self.settle_before_use(context, &id);
+        if let Some(entry) = self.entries.get_mut(&id) {
+            for asker in entry.close_older(version, &mut self.asked) {
+                context.outbox.push(answer(asker, Answer::Latest(name.clone())));
+            }
         }
+        self.forget_if_empty(&id);
+    }
+
+    /// Whether a node waits for this version of a name.
+    pub(super) fn is_followed(&self, id: &ObjectId) -> bool {
+        let ObjectId::Named(name) = id else { return false };
+        if !self.asked.has_latest() {
+            return false;
+        }
+        let Some((prefix, version)) = name.prefix_and_version() else { return false };
+        let prefix = prefix.parse().ok();
+        let entry = prefix.and_then(|prefix: ObjectId| self.entries.get(&prefix));
+        entry.is_some_and(|entry| entry.awaits_version(version))
     }
 
     /// Live names with a lower number than `name`, oldest first, without the newest `retain - 1` of them.
-    pub(super) fn older(&self, name: &Name, retain: u64) -> Vec<Name> {
-        let Some(version) = name.version() else { return Vec::new() };
-        let prefix = format!("{}/", name.group());
-        let mut older: Vec<(u64, &Name)> =
-            self.living(&prefix).filter(|(other, _)| *other < version).collect();
-        older.sort_unstable_by_key(|(other, _)| Reverse(*other));
-        let kept = usize::try_from(retain.saturating_sub(1)).unwrap_or(usize::MAX);
-        older.iter().skip(kept).rev().take(OLDER_MAX).map(|(_, name)| (*name).clone()).collect()
+    pub(super) fn older(
+        &mut self,
+        context: &mut Context<'_>,
+        name: &Name,
+        retain: u64,
+    ) -> Vec<Name> {
+        let Some((prefix, version)) = name.prefix_and_version() else { return Vec::new() };
+        let Ok(prefix_name) = prefix.parse() else { return Vec::new() };
+        // The names from this one on are retained. The prefix itself sorts before all names of a number.
+        let mut first: Version = (version, prefix_name);
+        for _ in 1..retain {
+            let Some(next) = self.newest(context, prefix, Some(&first)) else { return Vec::new() };
+            first = next;
+        }
+        let (mut older, mut last) = (Vec::new(), None);
+        while older.len() < OLDER_MAX
+            && let Some(next) = self.versions.after(prefix, last.as_ref())
+            && next < first
+        {
+            if self.is_living(context, &next.1) {
+                older.push(next.1.clone());
+            }
+            last = Some(next);
+        }
+        older
     }
 
     /// Whether a newer version is live.
-    pub(super) fn has_newer(&self, id: &ObjectId) -> bool {
+    pub(super) fn has_newer(&mut self, context: &mut Context<'_>, id: &ObjectId) -> bool {
         let ObjectId::Named(name) = id else { return false };
-        let Some(version) = name.version() else { return false };
-        let prefix = format!("{}/", name.group());
-        self.living(&prefix).any(|(other, _)| other > version)
+        let Some((prefix, version)) = name.prefix_and_version() else { return false };
+        self.newest(context, prefix, None).is_some_and(|(newest, _)| newest > version)
     }
 
-    /// Live names under `prefix` that end in a number, each with its number.
-    fn living<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = (u64, &'a Name)> {
-        let names = self.under(prefix).filter(|(_, entry)| entry.is_alive());
-        names.filter_map(|(id, _)| match id {
-            ObjectId::Named(name) if name.group().len() + 1 == prefix.len() => {
-                Some((name.version()?, name))
+    /// The newest live name below `prefix`, or the newest before another one.
+    fn newest(
+        &mut self,
+        context: &mut Context<'_>,
+        prefix: &str,
+        before: Option<&Version>,
+    ) -> Option<Version> {
+        let mut next = self.versions.before(prefix, before);
+        while let Some(version) = next {
+            if self.is_living(context, &version.1) {
+                return Some(version);
             }
-            _ => None,
-        })
+            next = self.versions.before(prefix, Some(&version));
+        }
+        None
     }
 
-    /// All names that begin with `prefix`.
-    pub(super) fn under<'a>(
-        &'a self,
-        prefix: &'a str,
-    ) -> impl Iterator<Item = (&'a ObjectId, &'a Entry)> {
-        let from: Option<ObjectId> = prefix.parse().ok();
-        let entries = from.map(|from| self.entries.range(from..));
-        entries.into_iter().flatten().take_while(
-            move |(id, _)| matches!(id, ObjectId::Named(name) if name.as_str().starts_with(prefix)),
-        )
+    /// Whether a name has a live object. One that has none is looked at once: it is a version again once it is announced.
+    fn is_living(&mut self, context: &mut Context<'_>, name: &Name) -> bool {
+        let id = ObjectId::Named(name.clone());
+        self.settle_before_use(context, &id);
+        let entry = self.entries.get(&id);
+        if entry.is_none_or(|entry| entry.live.is_none()) {
+            self.versions.remove(&id);
+        }
+        entry.is_some_and(|entry| entry.is_alive())
     }
 
     /// Opens a slot of a client of this node: any client may put its object, once.
@@ -163,7 +203,7 @@ impl Directory {
             context.outbox.push((from, Message::Drop { id: id.clone(), instance, error }));
             return;
         }
-        entry.reuse(context, id);
+        entry.reuse(context, &mut self.asked);
         entry.free_if_lost(&instance);
         let is_lost = entry.is_lost();
         let is_other = |live: &mut Live| !is_object_of(live.instance, instance);

@@ -11,9 +11,10 @@ use super::{
     accounts::{Accounts, Charge, RecordedObjects},
     context::Context,
     entries::{Entries, Slice},
-    latest::LatestWaiters,
     leases::Leases,
+    questions::OpenQuestions,
     speeds::Speeds,
+    versions::Versions,
 };
 use crate::{
     id::{Instance, NodeId, ObjectId},
@@ -27,10 +28,10 @@ use crate::{
 #[derive(Debug)]
 pub struct Directory {
     pub(super) entries: Entries,
-    /// Requests for a newer name under a prefix.
-    pub(super) latest: LatestWaiters,
-    /// When to report to the unsettled ones that no such name exists yet.
-    pub(super) latest_due: Option<Instant>,
+    /// Where each open question is.
+    pub(super) asked: OpenQuestions,
+    /// Names that end in a number, by prefix.
+    pub(super) versions: Versions,
     /// When to look at an entry again, for example to declare an orphan lost or to remove an entry that other nodes
     /// own.
     pub(super) alarms: BTreeSet<(Instant, ObjectId)>,
@@ -96,8 +97,8 @@ impl Directory {
             entries: Entries::default(),
             slice,
             resumed_at: Instant::default(),
-            latest: LatestWaiters::default(),
-            latest_due: None,
+            asked: OpenQuestions::default(),
+            versions: Versions::default(),
             alarms: BTreeSet::new(),
             remembered: VecDeque::new(),
             stray_ns,
@@ -167,7 +168,15 @@ impl Directory {
 
     pub(super) fn forget_if_empty(&mut self, id: &ObjectId) {
         if self.entries.get(id).is_some_and(|entry| entry.is_empty()) {
-            self.entries.remove(id);
+            self.remove_entry(id);
+        }
+    }
+
+    /// Removes an entry with its questions.
+    pub(super) fn remove_entry(&mut self, id: &ObjectId) {
+        if let Some(mut entry) = self.entries.remove(id) {
+            entry.close_everything(&mut self.asked);
+            self.versions.remove(id);
         }
     }
 }

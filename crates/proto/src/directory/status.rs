@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use super::{entry::Subscribers, names::prefix_owners, state::Directory};
+use super::{entry::Entry, questions::Kind, state::Directory};
 use crate::{
     error::Error,
     id::{NodeId, ObjectId},
@@ -13,9 +13,7 @@ impl Directory {
     /// Whether a node waits for an object that does not exist yet.
     pub fn is_awaited(&self, id: &ObjectId, by: NodeId) -> bool {
         let Some(entry) = self.entries.get(id) else { return false };
-        let asks =
-            |subscribers: &Subscribers| subscribers.waiters.iter().any(|waiter| waiter.node == by);
-        entry.subscribers().is_some_and(asks) && !self.entries.is_void(entry, by)
+        entry.source_request(by).is_some() && !self.entries.is_void(entry, by)
     }
 
     /// Why an object cannot come any more, if that is remembered.
@@ -57,18 +55,16 @@ impl Directory {
     /// The number of waiting requests; for checkers. Requests that arrived before a membership change, or while the
     /// members did not agree, may remain at nodes that are not owners; they are not counted.
     pub fn questions(&self, members: &Members) -> usize {
-        let of = |(id, subscribers): (&ObjectId, &Subscribers)| {
+        let of = |(id, entry): (&ObjectId, &Entry)| {
             let owners = members.owners(id);
+            let count = |kind| entry.open(kind).count();
             let is_primary_owner = owners.primary == members.me();
-            let waiting = if is_primary_owner { subscribers.waiters.len() } else { 0 };
-            let listening = subscribers.watchers.len() + subscribers.locators.len();
+            let waiting = if is_primary_owner { count(Kind::Source) } else { 0 };
+            let listening = [Kind::Watch, Kind::Locations, Kind::Latest].map(count);
+            let listening: usize = listening.iter().sum();
             if owners.contains(members.me()) { waiting + listening } else { 0 }
         };
-        let latest = self.latest.count(|prefix| {
-            prefix_owners(prefix, members).is_some_and(|owners| owners.primary == members.me())
-        });
-        let asked = self.entries.iter().filter_map(|(id, entry)| Some((id, entry.subscribers()?)));
-        latest + asked.map(of).sum::<usize>()
+        self.entries.iter().map(of).sum()
     }
 
     /// The number of names reserved for reduces; for checkers.

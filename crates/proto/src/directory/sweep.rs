@@ -10,17 +10,15 @@
 //!                                                    ^ the walk has come so far
 //! ```
 
-use alloc::{boxed::Box, format, string::String, sync::Arc, vec::Vec};
+use alloc::{boxed::Box, sync::Arc, vec::Vec};
 
 use super::{
-    context::Context, entries::EntryChange, entry::Reserved, live::Live, names::prefix_owners,
-    state::Directory,
+    context::Context, entries::EntryChange, entry::Reserved, live::Live, state::Directory,
 };
 use crate::{
     id::{Instance, Name, NodeId, ObjectId},
     lifetime::Lease,
     limits::ORPHAN_GRACE_NS,
-    members::Members,
     message::{Message, RateReport},
     mutants::{self, Mutant},
     timed::key_after,
@@ -30,7 +28,6 @@ impl Directory {
     /// Removes the copies and requests of a member. The caller then calls [`Directory::members_changed`].
     pub fn member_removed(&mut self, context: &Context<'_>, node: NodeId) {
         let members = context.members;
-        self.latest.remove_node(node);
         self.parked.retain(|parked| parked.from != node);
         self.accounts.prune();
         self.speeds.forget(node);
@@ -65,22 +62,9 @@ impl Directory {
         key_after(&self.leases.covered, after)
     }
 
-    /// The prefix of newer names that members wait for after another one, or the first.
-    pub(crate) fn next_prefix(&self, after: Option<&String>) -> Option<String> {
-        self.latest.next_prefix(after)
-    }
-
     /// The entry after another one, or the first.
     pub(crate) fn next_entry(&self, after: Option<&ObjectId>) -> Option<&ObjectId> {
         self.entries.next_after(after)
-    }
-
-    /// Drops the requests for newer names under a prefix that another node owns now: they are repeated there.
-    pub(crate) fn settle_prefix(&mut self, prefix: &str, members: &Members) {
-        let owners = prefix_owners(prefix, members);
-        if owners.is_none_or(|owners| owners.primary != members.me()) {
-            self.latest.remove_prefix(prefix);
-        }
     }
 
     /// Applies pending membership changes to a lease before it is used.
@@ -134,42 +118,36 @@ impl Directory {
         }
     }
 
-    /// Applies pending changes to the entries that a message concerns. A listing uses entries as they are.
+    /// Applies pending changes to the entry that a message concerns. A listing uses entries as they are, and what
+    /// looks at other entries settles them itself.
     pub(super) fn settle_for(&mut self, context: &mut Context<'_>, message: &Message) {
-        if self.entries.is_settled() || mutants::is_active(Mutant::ReadsStaleEntries) {
+        if self.entries.is_settled() {
             return;
         }
-        let prefix = match message {
-            Message::Watch { id, .. }
-            | Message::Unwatch { id }
-            | Message::RateReport(RateReport { id, .. })
-            | Message::Locations { id, .. }
-            | Message::CancelLocations { id, .. }
-            | Message::Dropped { id, .. } => return self.settle(context, id),
-            Message::Latest { prefix, .. } => prefix.clone(),
-            Message::OlderVersions { name, .. } => format!("{}/", name.group()),
-            other => {
-                let id = other.object();
-                return id.into_iter().for_each(|id| self.settle(context, id));
-            }
+        let id = match message {
+            Message::Ask { question, .. } => question.subject(),
+            Message::RateReport(RateReport { id, .. })
+            | Message::LocateRange { id, .. }
+            | Message::Dropped { id, .. } => Some(id.clone()),
+            other => other.object().cloned(),
         };
-        let names: Vec<ObjectId> = self.under(&prefix).map(|(id, _)| id.clone()).collect();
-        for id in names {
-            self.settle(context, &id);
+        id.iter().for_each(|id| self.settle_before_use(context, id));
+    }
+
+    /// Applies pending changes to an entry that is about to be read.
+    pub(super) fn settle_before_use(&mut self, context: &mut Context<'_>, id: &ObjectId) {
+        if !self.entries.is_settled() && !mutants::is_active(Mutant::ReadsStaleEntries) {
+            self.settle(context, id);
         }
     }
 
     fn forget_member(&mut self, context: &mut Context<'_>, id: &ObjectId, node: NodeId) {
         let (now, members) = (context.now, context.members);
         let Some(entry) = self.entries.get_mut(id) else { return };
-        entry.take_back(|subscribers| {
-            subscribers.waiters.retain(|waiter| waiter.node != node);
-            subscribers.watchers.remove(&node);
-            subscribers.locators.retain(|locator| locator.node != node);
-        });
+        entry.close_of(node, &mut self.asked);
         if let Some(tombstone) = &mut entry.tombstone {
-            tombstone.dropping.retain(|(holder, _)| *holder != node);
-            tombstone.answer(id, context.outbox);
+            tombstone.forget_holder(node);
+            entry.answer_deletions(now, &mut self.asked, context.outbox);
         }
         let held = !mutants::is_active(Mutant::KeepsFailedHolders)
             && entry.live.as_mut().is_some_and(|live| live.remove_holder(node));
@@ -190,9 +168,7 @@ impl Directory {
         if held || id.minter() == Some(node) {
             self.check_orphan(now, id, members);
         }
-        if let Some(entry) = self.entries.get_mut(id) {
-            entry.notify_location_waiters(id, context.outbox);
-        }
+        self.notify_locators(context, id);
         self.forget_if_empty(id);
     }
 

@@ -3,13 +3,14 @@
 use alloc::{collections::BTreeSet, format, string::String, vec, vec::Vec};
 
 use super::{
-    tests::{Owner, Walk, announced, fed_by, instance, locate},
+    tests::{Owner, Walk, announced, ask, delete, fed_by, instance, locate},
     *,
 };
 use crate::{
-    id::{NodeId, ObjectId, RequestId},
+    id::{NodeId, ObjectId},
     members::Member,
     message::{Message, Progress},
+    question::Question,
 };
 
 /// An owner with slices of one entry, which run only on demand.
@@ -93,7 +94,7 @@ fn a_leaving_node_sends_all_deletions_first() {
     let mut owner = sliced();
     let ids: Vec<ObjectId> = (1..=9).map(|serial| minted_by(1, serial)).collect();
     for id in &ids {
-        owner.receives(3, Message::Delete { id: id.clone(), request: RequestId(1), pruned: false });
+        owner.receives(3, delete(id));
     }
     let mut without_me = owner.members.clone();
     without_me.resign();
@@ -144,13 +145,12 @@ fn slices_change_no_reply() {
                 2 => announced(&id, of, false, fed_by(of.node.0)),
                 3 => Message::Withdraw { id, instance: of },
                 4 | 5 => locate(&id),
-                6 => Message::Watch { id, seen: dice(2) == 0 },
-                7 => Message::Locations { id, known: None, request: RequestId(step) },
-                8 if dice(3) == 0 => {
-                    Message::Delete { id, request: RequestId(step), pruned: false }
-                }
+                6 => ask(step, Question::Watch { id, seen: dice(2) == 0 }),
+                7 => ask(step, Question::Locations { id, known: None }),
+                8 if dice(3) == 0 => ask(step, Question::Delete { id, pruned: false }),
                 9 => {
-                    Message::Latest { prefix: "n6/".into(), after: None, request: RequestId(step) }
+                    let prefix = "n6/".parse().unwrap();
+                    ask(step, Question::Latest { prefix, after: None })
                 }
                 _ => Message::CancelLocate { id },
             };
@@ -175,7 +175,7 @@ fn slices_change_no_reply() {
             let entry = |(id, entry): (&ObjectId, &super::entry::Entry)| {
                 let holders = owner.directory.holders(id);
                 let reserved = entry.reserved.as_ref().map(|reserved| reserved.instance);
-                format!("{id} {holders:?} {:?} {reserved:?}", entry.subscribers())
+                format!("{id} {holders:?} {:?} {reserved:?}", entry.questions)
             };
             owner.directory.entries.iter().map(entry).collect::<Vec<String>>()
         };

@@ -64,12 +64,11 @@ impl Directory {
         let error = Error::ObjectDeleted { id: id.clone() };
         self.bury(context, id, error, Vec::from([instance]));
         let (me, owners) = (members.me(), members.owners(id));
-        if let Some(entry) = self.entries.get_mut(id) {
-            if let Some(tombstone) = &mut entry.tombstone {
-                tombstone.tell(id, owners.iter().filter(|owner| *owner != me), context.outbox);
-            }
-            entry.notify_location_waiters(id, context.outbox);
+        let entry = self.entries.get_mut(id);
+        if let Some(tombstone) = entry.and_then(|entry| entry.tombstone.as_mut()) {
+            tombstone.tell(id, owners.iter().filter(|owner| *owner != me), context.outbox);
         }
+        self.notify_locators(context, id);
     }
 
     /// Ends the objects of an ended job of which this node is the primary owner, a slice at a time.

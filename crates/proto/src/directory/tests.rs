@@ -16,13 +16,14 @@ use super::{
 };
 use crate::{
     error::Error,
-    id::{Instance, NodeId, ObjectId, RequestId},
+    id::{Instance, NodeId, ObjectId, QuestionId},
     inline::Inline,
     limits::{MERGE_NS, ORPHAN_GRACE_NS, REMEMBERED_MAX, STRAY_NS, TOMBSTONE_NS},
     members::{Member, Members},
-    message::{Announce, Found, Message, Progress, ReceiveRate, Source},
+    message::{Announce, Message, Progress, ReceiveRate, Source},
     meta::Meta,
     place::{Group, Place},
+    question::{Answer, Question},
     reduce::cost::Link,
     time::Instant,
 };
@@ -228,12 +229,35 @@ pub(super) fn fed_by(node: u64) -> Progress {
     Progress::Partial { source: Some(NodeId(node)) }
 }
 
-fn delete(id: &ObjectId) -> Message {
-    Message::Delete { id: id.clone(), request: RequestId(1), pruned: false }
+pub(super) const fn ask(number: u64, question: Question) -> Message {
+    Message::Ask { number: QuestionId(number), question }
+}
+
+pub(super) const fn answered(to: u64, number: u64, answer: Answer) -> (NodeId, Message) {
+    (NodeId(to), Message::Answer { number: QuestionId(number), answer })
+}
+
+/// A number for the deletion of an object.
+fn number_of(id: &ObjectId) -> u64 {
+    match id {
+        ObjectId::Minted { serial, .. } => *serial,
+        ObjectId::Named(name) => name.as_str().bytes().map(u64::from).sum(),
+    }
+}
+
+pub(super) fn delete(id: &ObjectId) -> Message {
+    ask(number_of(id), Question::Delete { id: id.clone(), pruned: false })
 }
 
 fn deleted(id: &ObjectId, to: u64) -> (NodeId, Message) {
-    (NodeId(to), Message::Deleted { id: id.clone(), request: RequestId(1) })
+    answered(to, number_of(id), Answer::Deleted)
+}
+
+/// The number of the questions of [`watch`].
+const WATCH: u64 = 1 << 40;
+
+pub(super) fn watch(id: &ObjectId) -> Message {
+    ask(WATCH, Question::Watch { id: id.clone(), seen: false })
 }
 
 #[test]
@@ -866,24 +890,21 @@ fn a_deletion_ends_open_requests_and_later_ones_wait_for_the_next_put() {
         let (id, error) = (id.clone(), Error::ObjectDeleted { id: id.clone() });
         (NodeId(to), Message::Gone { id, error })
     };
-    owner.receives(3, Message::Watch { id: id.clone(), seen: false });
+    owner.receives(3, watch(&id));
     owner.receives(2, announced(&id, instance(2, 1), true, Progress::Complete));
     assert_eq!(owner.source_of(4, &id), Some(2));
     let outbox = owner.receives(2, delete(&id));
-    assert!(outbox.contains(&gone(3)), "it watched: {outbox:?}");
+    let ended = answered(3, WATCH, Answer::Gone(Error::ObjectDeleted { id: id.clone() }));
+    assert!(outbox.contains(&ended), "it watched: {outbox:?}");
     assert_eq!(
         owner.receives(4, seen(&id)),
         [gone(4)],
         "it was about to receive the deleted object"
     );
     assert_eq!(owner.source_of(4, &id), None, "this is a new request");
-    assert_eq!(
-        owner.receives(3, Message::Watch { id: id.clone(), seen: false }),
-        [(NodeId(3), Message::Found { id: id.clone(), found: None })]
-    );
-    let locations = Message::Locations { id: id.clone(), known: None, request: RequestId(7) };
-    let nowhere = Message::LocationsReply { request: RequestId(7), holdings: Ok(vec![]) };
-    assert_eq!(owner.receives(5, locations), [(NodeId(5), nowhere)]);
+    assert_eq!(owner.receives(3, watch(&id)), [answered(3, WATCH, Answer::Pending)]);
+    let locations = ask(7, Question::Locations { id: id.clone(), known: None });
+    assert_eq!(owner.receives(5, locations), [answered(5, 7, Answer::Locations(vec![]))]);
     // Another owner repeats the deletion that it remembers.
     let error = Some(Error::ObjectDeleted { id: id.clone() });
     let (instances, name) = (vec![instance(2, 1)], id.clone());
@@ -897,7 +918,7 @@ fn a_deletion_ends_open_requests_and_later_ones_wait_for_the_next_put() {
         *to == NodeId(4) && matches!(message, Message::Located { .. })
     };
     let found = |(to, message): &(NodeId, Message)| {
-        *to == NodeId(3) && matches!(message, Message::Found { found: Some(_), .. })
+        *to == NodeId(3) && matches!(message, Message::Answer { answer: Answer::Found(_), .. })
     };
     assert!(outbox.iter().any(located) && outbox.iter().any(found), "{outbox:?}");
 }
@@ -917,13 +938,11 @@ fn two_versions() -> (Owner, ObjectId, ObjectId) {
 #[test]
 fn a_pruned_version_stays_deleted_while_a_newer_one_is_live() {
     let (mut owner, old, new) = two_versions();
-    let (id, request) = (old.clone(), RequestId(1));
-    owner.receives(2, Message::Delete { id, request, pruned: true });
+    owner.receives(2, ask(1, Question::Delete { id: old.clone(), pruned: true }));
     let error = Error::ObjectDeleted { id: old.clone() };
-    let gone = Message::Gone { id: old.clone(), error };
-    assert_eq!(owner.receives(4, locate(&old)), [(NodeId(4), gone.clone())]);
-    let watch = Message::Watch { id: old.clone(), seen: false };
-    assert_eq!(owner.receives(4, watch), [(NodeId(4), gone)]);
+    let gone = Message::Gone { id: old.clone(), error: error.clone() };
+    assert_eq!(owner.receives(4, locate(&old)), [(NodeId(4), gone)]);
+    assert_eq!(owner.receives(4, watch(&old)), [answered(4, WATCH, Answer::Gone(error))]);
     owner.receives(2, delete(&new));
     assert_eq!(owner.source_of(4, &old), None, "the name is free, for example for the next run");
 }
@@ -1041,17 +1060,19 @@ fn latest_is_the_highest_number_and_waits_for_a_higher_one() {
     let mut owner = Owner::new();
     let ids = ["9", "10", "11", "best"].map(|version| named(&owner, version));
     let prefix = format!("{}/", ids[0].to_string().rsplit_once('/').unwrap().0);
-    let question = |after| Message::Latest { prefix: prefix.clone(), after, request: RequestId(5) };
+    let question = |after| {
+        let prefix = prefix.parse().unwrap();
+        ask(5, Question::Latest { prefix, after })
+    };
     for (serial, id) in (1..).zip([&ids[1], &ids[0], &ids[3]]) {
         owner.receives(2, announced(id, instance(2, serial), true, Progress::Complete));
     }
     let answer = |id: &ObjectId| {
         let ObjectId::Named(name) = id.clone() else { unreachable!() };
-        (NodeId(4), Message::LatestReply { name, request: RequestId(5) })
+        answered(4, 5, Answer::Latest(name))
     };
     assert_eq!(owner.receives(4, question(None)), [answer(&ids[1])]);
-    let nothing_yet = Message::RequestPending { request: RequestId(5), id: None };
-    assert_eq!(owner.receives(4, question(Some(10))), [(NodeId(4), nothing_yet)]);
+    assert_eq!(owner.receives(4, question(Some(10))), [answered(4, 5, Answer::Pending)]);
     let outbox = owner.receives(2, announced(&ids[2], instance(2, 4), true, Progress::Complete));
     assert_eq!(outbox, [answer(&ids[2])]);
     // The result of a reduce whose epoch was aborted does not exist, although its name stays reserved for the next
@@ -1071,13 +1092,11 @@ fn a_new_owner_reports_that_there_is_no_name_only_after_the_others_have_announce
     owner.loses(5);
     let id = named(&owner, "9");
     let prefix = format!("{}/", id.to_string().rsplit_once('/').unwrap().0);
-    let question = |number| Message::Latest {
-        prefix: prefix.clone(),
-        after: None,
-        request: RequestId(number),
+    let question = |number| {
+        let prefix = prefix.parse().unwrap();
+        ask(number, Question::Latest { prefix, after: None })
     };
-    let nothing_yet =
-        |number| (NodeId(4), Message::RequestPending { request: RequestId(number), id: None });
+    let nothing_yet = |number| answered(4, number, Answer::Pending);
     assert_eq!(owner.receives(4, question(5)), []);
     assert_eq!(owner.waits(ORPHAN_GRACE_NS / 2), []);
     // Another change: a member may be the owner of more names.
@@ -1090,7 +1109,7 @@ fn a_new_owner_reports_that_there_is_no_name_only_after_the_others_have_announce
     let ObjectId::Named(name) = id.clone() else { unreachable!() };
     let reply = |number| {
         let name = name.clone();
-        (NodeId(4), Message::LatestReply { name, request: RequestId(number) })
+        answered(4, number, Answer::Latest(name))
     };
     let outbox = owner.receives(2, announced(&id, instance(2, 1), true, Progress::Complete));
     assert_eq!(outbox, [reply(5), reply(6), reply(7)]);
@@ -1392,18 +1411,18 @@ fn an_earlier_epoch_replaces_no_later_one_after_an_ownership_change() {
 fn a_watcher_gets_a_reply_at_once_and_again_when_the_object_appears() {
     let mut owner = Owner::new();
     let id = minted();
-    let outbox = owner.receives(2, Message::Watch { id: id.clone(), seen: false });
-    assert_eq!(outbox, [(NodeId(2), Message::Found { id: id.clone(), found: None })]);
+    assert_eq!(owner.receives(2, watch(&id)), [answered(2, WATCH, Answer::Pending)]);
     let outbox = owner.receives(3, announced(&id, instance(3, 1), true, Progress::Complete));
-    let [(NodeId(2), Message::Found { found: Some(found), .. })] = &outbox[..] else {
-        panic!("{outbox:?}")
-    };
-    assert_eq!(found.holder, NodeId(3));
-    let holder_asks = owner.receives(3, Message::Watch { id: id.clone(), seen: false });
-    assert!(matches!(
-        &holder_asks[..],
-        [(NodeId(3), Message::Found { found: Some(Found { holder: NodeId(3), .. }), .. })]
-    ));
+    assert_eq!(found_at(&outbox), (NodeId(2), NodeId(3)));
+    assert_eq!(found_at(&owner.receives(3, watch(&id))), (NodeId(3), NodeId(3)));
+}
+
+/// The watcher and the holder in a single message.
+fn found_at(outbox: &Outbox) -> (NodeId, NodeId) {
+    match &outbox[..] {
+        [(to, Message::Answer { answer: Answer::Found(found), .. })] => (*to, found.holder),
+        other => panic!("{other:?}"),
+    }
 }
 
 fn reserve(id: &ObjectId, instance: Instance) -> Message {

@@ -17,7 +17,7 @@ use crate::{
     lifetime::Terms,
     limits::{FOLDED_INPUTS_MAX, REDUCE_INPUTS_MAX},
     machines::{
-        watches::{Listener, Watches},
+        questions::{Asker, Questions},
         world::World,
     },
     message::{FoldKey, FoldOrder},
@@ -268,15 +268,13 @@ impl Coordinator {
     pub(crate) fn forget(
         &mut self,
         key: ReduceId,
-        watches: &mut Watches,
+        questions: &mut Questions,
         world: &mut World,
     ) -> Option<Reduce> {
         let Started { reduce, request, .. } = self.all.remove(&key)?;
         self.by_result.remove(reduce.result());
         world.act(Action::WorkEnded { request });
-        for input in reduce.candidates() {
-            watches.stop(input, Listener::Reduce(key), world);
-        }
+        questions.close_of(Asker::Reduce(key), world);
         Some(reduce)
     }
 

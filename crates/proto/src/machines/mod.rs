@@ -7,7 +7,7 @@
 //! | [`world`] | members, time, settings; the actions and messages that the current event causes |
 //! | [`membership`] | who is a member; the failure detector, reconnects to lost members |
 //! | [`reply_timeouts`] | members that have not replied to a request for too long |
-//! | [`requests`], [`watches`] | requests of clients; objects that this node watches at their owners |
+//! | [`requests`], [`questions`] | requests of clients; questions of this node to owners and members |
 //! | [`copies`] | local copies: admission, memory, eviction, spilling to disk and back |
 //! | [`claims`] | ids and names that clients and reduces of this node hold until their objects are complete |
 //! | [`client_leases`] | leases that clients of this node have taken: of jobs, and of objects |
@@ -33,6 +33,7 @@ pub(crate) mod membership;
 pub(crate) mod membership_change;
 pub(crate) mod pull_state;
 pub(crate) mod pulls;
+pub(crate) mod questions;
 pub(crate) mod range_reads;
 pub(crate) mod readers;
 pub(crate) mod replica_set;
@@ -41,6 +42,5 @@ pub(crate) mod reply_timeouts;
 pub(crate) mod requests;
 pub(crate) mod ring_results;
 pub(crate) mod walk;
-pub(crate) mod watches;
 pub(crate) mod worker;
 pub(crate) mod world;

@@ -106,6 +106,11 @@ impl RangeReads {
         self.all.get(&request)
     }
 
+    /// A request for a range of an object.
+    pub(crate) fn request_for(&self, id: &ObjectId) -> Option<RequestId> {
+        self.all.iter().find(|(_, read)| read.id == *id).map(|(request, _)| *request)
+    }
+
     /// Whether an instance is the private copy of a range that still arrives.
     pub(crate) fn has_copy(&self, instance: Instance) -> bool {
         self.by_copy.contains_key(&instance)

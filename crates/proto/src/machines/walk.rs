@@ -9,11 +9,11 @@
 //! and no lease may end because it is reported after very many objects. Whatever begins during a walk is sent to the
 //! present owners anyway. Does not know what a visit does.
 
-use alloc::{string::String, sync::Arc};
+use alloc::sync::Arc;
 
 use crate::{
     directory::Slice,
-    id::{Instance, Name, ObjectId, RequestId},
+    id::{Instance, Name, ObjectId, QuestionId},
     lifetime::Lease,
     machines::{membership_change::MembershipChange, world::World},
     time::Instant,
@@ -39,13 +39,11 @@ pub(crate) enum Stage {
     Leases(Option<Lease>),
     /// Jobs that have objects in this shard of the directory.
     Jobs(Option<Name>),
-    /// Prefixes under which members wait for a newer name.
-    Prefixes(Option<String>),
     /// Objects that arrive.
     Pulls(Option<ObjectId>),
     Puts(Option<Instance>),
-    Watches(Option<ObjectId>),
-    Requests(Option<RequestId>),
+    /// Questions to owners and members.
+    Questions(Option<QuestionId>),
     /// Objects that other nodes replicate for this one.
     Replicas(Option<Instance>),
     /// Copies of this node, and entries of its shard.
@@ -63,12 +61,10 @@ impl Stage {
         Some(match self {
             Self::Names(_) => Self::Leases(None),
             Self::Leases(_) => Self::Jobs(None),
-            Self::Jobs(_) => Self::Prefixes(None),
-            Self::Prefixes(_) => Self::Pulls(None),
+            Self::Jobs(_) => Self::Pulls(None),
             Self::Pulls(_) => Self::Puts(None),
-            Self::Puts(_) => Self::Watches(None),
-            Self::Watches(_) => Self::Requests(None),
-            Self::Requests(_) => Self::Replicas(None),
+            Self::Puts(_) => Self::Questions(None),
+            Self::Questions(_) => Self::Replicas(None),
             Self::Replicas(_) => Self::Objects(None),
             Self::Objects(_) => return None,
         })

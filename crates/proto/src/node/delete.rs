@@ -5,20 +5,13 @@ use alloc::vec::Vec;
 use super::Node;
 use crate::{
     error::Error,
-    id::{Instance, Name, NodeId, ObjectId, RequestId},
+    id::{Instance, NodeId, ObjectId},
     message::Message,
     mutants::{self, Mutant},
     table::State,
 };
 
 impl Node {
-    /// The owner replied which names are older than the retained ones.
-    pub(super) fn prune_these(&mut self, request: RequestId, names: Vec<Name>) {
-        let ids: Vec<ObjectId> = names.into_iter().map(ObjectId::Named).collect();
-        ids.iter().for_each(|id| self.announce_before_deletion(id));
-        self.requests.prune_these(request, &ids, &mut self.world);
-    }
-
     /// The owner requests that a copy be dropped: it was deleted, failed, or was replaced by another instance.
     pub(super) fn drop_copy(
         &mut self,
@@ -105,19 +98,14 @@ impl Node {
         }
     }
 
-    /// The owner reported that an object can't appear.
+    /// An owner reported that an object can't appear.
     pub(super) fn gone(&mut self, from: NodeId, id: &ObjectId, error: &Error) {
         // The backup owner, which got the request because the primary was late, may not have the next put of the name
         // yet.
         let is_first = self.world.members().owners(id).primary == from;
         let is_located = self.pulls.contains(id) && !self.pulls.is_locating(id);
-        self.watches.answered(id);
         if is_first || !is_located {
             self.pull_failed(id, error);
         }
-        self.range_gone(is_first, id, error);
-        self.input_gone(id, error);
-        self.wait_settled(id);
-        self.watches.ended(id);
     }
 }

@@ -25,7 +25,7 @@ use crate::{
     error::Error,
     event::Action,
     id::{Instance, NodeId},
-    machines::{leaving::FarewellStage, requests::RequestKind, walk::Walk},
+    machines::{leaving::FarewellStage, questions::Asker, requests::RequestKind, walk::Walk},
     members::Members,
     message::Message,
     table::{Copy, FileState, Residency},
@@ -49,11 +49,8 @@ impl Node {
             match self.requests.kind(request).cloned() {
                 Some(RequestKind::Object(id)) => self.stop_waiting(&id, request),
                 Some(RequestKind::Follow(id)) => self.readers.stop_following(&id, request),
-                Some(RequestKind::Wait(waited)) => {
-                    waited.stop(request, &mut self.watches, &mut self.world);
-                }
                 Some(RequestKind::Range(_)) => self.end_range(request),
-                _ => {}
+                _ => self.questions.close_of(Asker::Request(request), &mut self.world),
             }
             let error = Error::NodeDown(alloc::format!("node {me} is closing"));
             self.requests.reply(request, Err(error), &mut self.world);

@@ -96,8 +96,8 @@ impl Node {
             self.world.probe_by_all(node);
         }
         self.locate_at_backups(node);
-        self.watches.primary_unresponsive(node, &mut self.world);
-        self.requests.primary_unresponsive(node, &mut self.world);
+        self.questions.walk();
+        self.repeat_questions();
         for request in self.range_reads.locating_at(node) {
             self.locate_range(request);
         }
@@ -113,8 +113,6 @@ impl Node {
     fn forget_node(&mut self, node: NodeId, process_ended: bool) {
         self.update_directory(|directory, world| directory.member_removed(world, node));
         self.abort_reduces(node, process_ended);
-        self.requests.fail_lists(node, &mut self.world);
-        self.requests.fail_inspections(node, &mut self.world);
         for id in self.hosted_replicas.forget_node(node) {
             self.end_if_unwanted(&id);
         }

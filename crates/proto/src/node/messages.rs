@@ -12,6 +12,7 @@ use crate::{
     machines::membership::DepartureReason,
     message::{Announce, Message},
     mutants::{self, Mutant},
+    question::Question,
 };
 
 impl Node {
@@ -65,10 +66,6 @@ impl Node {
                 self.redirected(&id, instance, source);
             }
             Message::Gone { id, error } => self.gone(from, &id, &error),
-            Message::Found { id, found } => self.found(from, &id, found),
-            Message::Deleted { id, request } => {
-                self.requests.deleted(from, &id, request, &mut self.world)
-            }
             Message::Drop { id, instance, error } => {
                 self.drop_copy(from, &id, instance, error);
             }
@@ -76,24 +73,11 @@ impl Node {
             Message::DropPartial { id, instance, error } => {
                 self.drop_partial(from, &id, instance, error);
             }
-            Message::LatestReply { name, request } => {
-                self.requests.latest_is(from, name, request, &mut self.world)
+            Message::Ask { number, question: Question::Inspect(inspection) } => {
+                self.world.act(Action::Inspect { to: from, number, inspection });
             }
-            Message::RequestPending { request, id } => self.nothing_yet(from, request, id),
-            Message::OlderVersionsReply { names, request } => self.prune_these(request, names),
-            Message::ListReply { request, rows, next } => {
-                self.requests.list_is(from, request, rows, next, &mut self.world);
-            }
-            Message::Inspect { inspection, request } => {
-                self.world.act(Action::Inspect { to: from, request, inspection });
-            }
-            Message::InspectReply { request, report } => {
-                self.requests.inspected(from, request, report, &mut self.world);
-            }
+            Message::Answer { number, answer } => self.answered(from, number, answer),
             Message::RangeLocated { request, source } => self.range_located(request, source),
-            Message::LocationsReply { request, holdings } => {
-                self.requests.located_all(from, request, holdings, &mut self.world)
-            }
             Message::Fold(order) => self.fold(from, order),
             Message::RingReduce(order) => self.ring_ordered(from, *order),
             Message::EndEpoch { reduce, epoch, is_aborted } => {

@@ -6,8 +6,9 @@
 //!
 //! [`route`], [`verbs`] and [`messages`] dispatch events, client requests and messages to machines; [`permit`] drops
 //! messages that are not valid. Work that involves several machines is a method of [`Node`], in one file for each step
-//! of an object: [`put`], [`read`], [`get`], [`range`], [`rate`], [`serve`], [`copy`], [`spill`], [`reduce`],
-//! [`fold`], [`result`], [`ring`], [`delete`], [`timeout`], [`membership`], [`walk`] and [`status`].
+//! of an object: [`put`], [`read`], [`get`], [`range`], [`rate`], [`serve`], [`copy`], [`spill`], [`reduce`], [`fold`],
+//! [`result`], [`ring`], [`delete`], [`timeout`], [`membership`], [`walk`] and [`status`]. [`questions`] sends questions for
+//! all of them.
 
 mod copy;
 mod delete;
@@ -18,6 +19,7 @@ mod membership;
 mod messages;
 mod permit;
 mod put;
+mod questions;
 mod range;
 mod rate;
 mod read;
@@ -51,9 +53,9 @@ use crate::{
     machines::{
         claims::Claims, client_leases::ClientLeases, coordinator::Coordinator, copies::Copies,
         fetches::Fetches, hosted_replicas::HostedReplicas, leaving::Leaving,
-        membership::Membership, pulls::Pulls, range_reads::RangeReads, readers::Readers,
-        replicas::Replicas, requests::Requests, ring_results::RingResults, walk::Walk,
-        watches::Watches, worker::Worker, world::World,
+        membership::Membership, pulls::Pulls, questions::Questions, range_reads::RangeReads,
+        readers::Readers, replicas::Replicas, requests::Requests, ring_results::RingResults,
+        walk::Walk, worker::Worker, world::World,
     },
     members::{Member, Members},
     table::Table,
@@ -68,7 +70,7 @@ pub struct Node {
     directory: Directory,
     walk: Walk,
     requests: Requests,
-    watches: Watches,
+    questions: Questions,
     copies: Copies,
     claims: Claims,
     client_leases: ClientLeases,
@@ -94,7 +96,7 @@ impl Node {
             directory: Directory::new(config.detection_ns, config.slice, small),
             walk: Walk::default(),
             requests: Requests::default(),
-            watches: Watches::default(),
+            questions: Questions::default(),
             copies: Copies::new(config.capacity),
             claims: Claims::default(),
             client_leases: ClientLeases::default(),
@@ -162,7 +164,7 @@ impl Node {
             self.range_reads.deadline(),
             self.copies.deadline(),
             self.walk.deadline(),
-            self.watches.deadline(),
+            self.questions.deadline(),
             self.coordinator.deadline(),
             self.leaving.deadline(),
             self.client_leases.deadline(),

@@ -7,10 +7,11 @@
 
 use super::Node;
 use crate::{
-    directory::prefix_owners,
     id::{Instance, NodeId, ObjectId},
-    machines::{claims::PutPhase, requests::RequestKind},
+    machines::claims::PutPhase,
     message::Message,
+    question::Answer,
+    validate::can_be,
 };
 
 impl Node {
@@ -18,6 +19,7 @@ impl Node {
     pub(super) fn accepts(&self, from: NodeId, message: &Message) -> bool {
         message.is_valid()
             && !message.instances().any(|(id, instance)| self.contradicts(id, instance))
+            && !self.contradicts_question(message)
             && (from == self.world.me() || self.is_current(from, message))
     }
 
@@ -30,6 +32,15 @@ impl Node {
             || self.range_reads.has_copy(instance)
     }
 
+    /// Whether a message answers a question about an object with an instance that the object can't have.
+    fn contradicts_question(&self, message: &Message) -> bool {
+        let Message::Answer { number, answer: Answer::Found(found) } = message else {
+            return false;
+        };
+        let id = self.questions.subject(*number);
+        id.is_some_and(|id| !can_be(&id, found.instance) || self.contradicts(&id, found.instance))
+    }
+
     /// Whether an owner's message comes from an owner in this node's membership view.
     fn is_current(&self, from: NodeId, message: &Message) -> bool {
         let owns = |id: &ObjectId| self.is_owner(from, id);
@@ -38,8 +49,6 @@ impl Node {
             | Message::Located { id, .. }
             | Message::Redirect { id, .. }
             | Message::Gone { id, .. }
-            | Message::Found { id, .. }
-            | Message::Deleted { id, .. }
             | Message::DropPartial { id, .. } => owns(id),
             // A former owner waits for this reply. If there is no such copy, the reply does no harm.
             Message::Drop { id, instance, error } => {
@@ -57,20 +66,8 @@ impl Node {
             Message::RangeLocated { request, .. } => {
                 self.range_reads.get(*request).is_none_or(|read| owns(&read.id))
             }
-            Message::LocationsReply { request, .. }
-            | Message::RequestPending { request, .. }
-            | Message::LatestReply { request, .. }
-            | Message::OlderVersionsReply { request, .. } => {
-                // A reply to a request that has ended has no effect.
-                self.requests.kind(*request).is_none_or(|kind| match kind {
-                    RequestKind::Locations { id, .. } => owns(id),
-                    RequestKind::OlderVersions { name, .. } => owns(&ObjectId::Named(name.clone())),
-                    RequestKind::Latest { prefix, .. } => {
-                        prefix_owners(prefix, self.world.members())
-                            .is_some_and(|owners| owners.contains(from))
-                    }
-                    _ => false,
-                })
+            Message::Answer { number, answer } => {
+                self.questions.accepts(from, *number, answer, &self.world)
             }
             _ => true,
         }

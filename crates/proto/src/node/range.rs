@@ -14,11 +14,12 @@ use crate::{
     inline::Inline,
     machines::{
         copies::PendingCopy,
+        questions::Asker,
         range_reads::{RangeCopy, RangePhase},
         requests::{RequestContext, RequestKind},
-        watches::Listener,
     },
     message::{Found, Message},
+    question::Question,
     request::Reply,
     selection::Selection,
     table::State,
@@ -36,7 +37,7 @@ impl Node {
         }
         self.requests.remember(context, RequestKind::Range(id.clone()), &self.world);
         self.range_reads.begin(context.request, id.clone(), selection);
-        self.watches.start(&id, Listener::Range(context.request), &mut self.world);
+        self.watch_range(context.request, id);
         None
     }
 
@@ -47,12 +48,21 @@ impl Node {
     }
 
     /// An owner reported an object.
-    pub(super) fn range_found(&mut self, from: NodeId, id: &ObjectId, found: &Found) {
-        for request in self.watches.range_reads(id) {
-            if let Some((selection, copy)) = self.range_reads.reported(request, from) {
-                self.range_is_at(request, id, found, selection, copy);
-            }
+    pub(super) fn range_found(
+        &mut self,
+        from: NodeId,
+        request: RequestId,
+        id: &ObjectId,
+        found: &Found,
+    ) {
+        if let Some((selection, copy)) = self.range_reads.reported(request, from) {
+            self.range_is_at(request, id, found, selection, copy);
         }
+    }
+
+    fn watch_range(&mut self, request: RequestId, id: ObjectId) {
+        let watch = Question::Watch { id, seen: false };
+        self.questions.ask(Asker::Range(request), watch, &mut self.world);
     }
 
     fn range_is_at(
@@ -170,7 +180,7 @@ impl Node {
     pub(super) fn range_arrived(&mut self, instance: Instance) {
         let Some(request) = self.range_reads.request_of(instance) else { return };
         let Some(read) = self.range_reads.end(request) else { return };
-        self.watches.stop(&read.id, Listener::Range(request), &mut self.world);
+        self.questions.close_of(Asker::Range(request), &mut self.world);
         let meta = self.copies.get(instance).map(|copy| copy.meta.clone());
         let Some((client, meta)) = self.requests.client(request).zip(meta) else {
             return self.drop_range_copy(instance);
@@ -193,18 +203,16 @@ impl Node {
 
     pub(super) fn expire_range_reads(&mut self) {
         while let Some((request, id)) = self.range_reads.next_due(self.world.now()) {
-            self.watches.start(&id, Listener::Range(request), &mut self.world);
+            self.watch_range(request, id);
         }
     }
 
     /// An owner reported that an object can't appear. `is_first` if it is the primary owner; another owner may not have
     /// the next put of the name yet.
-    pub(super) fn range_gone(&mut self, is_first: bool, id: &ObjectId, error: &Error) {
-        for request in self.watches.range_reads(id) {
-            let phase = self.range_reads.get(request).map(|read| read.phase);
-            if is_first || phase == Some(RangePhase::Watching) {
-                self.reply_range(request, Err(error.clone()));
-            }
+    pub(super) fn range_gone(&mut self, is_first: bool, request: RequestId, error: Error) {
+        let phase = self.range_reads.get(request).map(|read| read.phase);
+        if is_first || phase == Some(RangePhase::Watching) {
+            self.reply_range(request, Err(error));
         }
     }
 
@@ -223,7 +231,7 @@ impl Node {
     /// Ends a range read without its result.
     pub(super) fn end_range(&mut self, request: RequestId) {
         let Some(read) = self.range_reads.end(request) else { return };
-        self.watches.stop(&read.id, Listener::Range(request), &mut self.world);
+        self.questions.close_of(Asker::Range(request), &mut self.world);
         if let Some(copy) = read.copy {
             self.drop_range_copy(copy.instance);
         }
@@ -242,14 +250,14 @@ impl Node {
     }
 
     /// Describes why a range is not here, for a waiting client.
-    pub(super) fn range_state(&self, id: &ObjectId, request: RequestId) -> String {
+    pub(super) fn range_state(&self, request: RequestId) -> String {
         if let Some(full) = self.range_shortfall(request) {
             return full.to_string();
         }
         let state = self.range_reads.state(request);
-        state.unwrap_or_else(|| match self.watches.is_unanswered(id) {
-            true => "its owner has not replied yet".to_string(),
-            false => NOT_PUT.to_string(),
+        state.unwrap_or_else(|| match self.questions.are_answered(Asker::Range(request)) {
+            true => NOT_PUT.to_string(),
+            false => "its owner has not replied yet".to_string(),
         })
     }
 }

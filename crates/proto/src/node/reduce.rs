@@ -14,18 +14,19 @@ use super::put::no_time;
 use crate::{
     error::Error,
     event::{Action, LimitSubject, LogEvent},
-    id::{ClientId, NodeId, ObjectId, ReduceId},
+    id::{ClientId, NodeId, ObjectId, QuestionId, ReduceId},
     lifetime::Terms,
     limits::{FOLDED_INPUTS_MAX, REDUCE_INPUTS_MAX, limit_name},
     machines::{
         claims::{Ending, Holder},
         coordinator::Started,
-        requests::{RequestContext, RequestKind, Subject},
-        watches::Listener,
+        questions::Asker,
+        requests::{RequestContext, RequestKind},
     },
     message::{FoldKey, Found, Message},
     meta::Op,
     mutants::{self, Mutant},
+    question::Question,
     reduce::{PlanContext, Reduce, Step},
     request::Reply,
     table::State,
@@ -120,13 +121,14 @@ impl Node {
         })
     }
 
-    /// An owner replied to a watch, now or later.
-    pub(super) fn found(&mut self, from: NodeId, id: &ObjectId, found: Option<Found>) {
-        self.watches.answered(id);
-        match found {
-            Some(_) => self.watches.saw(id),
-            None => self.watches.absent(from, id, &mut self.world),
-        }
+    /// An owner reported the state of an input.
+    pub(super) fn input_found(
+        &mut self,
+        key: ReduceId,
+        number: QuestionId,
+        id: &ObjectId,
+        found: Option<Found>,
+    ) {
         // The holder can't get a fold order if this node does not count it as a member, if it is leaving, or if this
         // node has evicted its own copy. The owner may not have detected that yet.
         let (me, members) = (self.world.me(), self.world.members());
@@ -134,42 +136,25 @@ impl Node {
             let is_here = found.holder != me || self.copies.table().holds(found.instance);
             members.contains(found.holder) && !members.is_leaving(found.holder) && is_here
         };
-        let usable = found.clone().and_then(|found| match found.inline {
+        let exists = found.is_some();
+        let usable = found.and_then(|found| match found.inline {
             // The message contains the bytes, so this node is the holder.
             Some(_) if !can_fold(&found) => Some(Found { holder: me, ..found }),
             None if !can_fold(&found) => None,
             _ => Some(found),
         });
-        if found.is_some() && usable.is_none() {
-            self.watches.missed(id, &self.world);
+        if exists && usable.is_none() {
+            self.questions.ask_later(number, &self.world);
         }
-        for key in self.watches.reduces(id) {
-            let found = usable.clone();
-            self.update_reduce(key, |reduce, around, now, steps| {
-                reduce.found(now, id, found, around, steps);
-            });
-        }
-        if let Some(found) = &found {
-            self.parts_found(found);
-            self.range_found(from, id, found);
-        }
-        if found.is_some_and(|found| found.complete) {
-            self.wait_settled(id);
-        } else {
-            self.wait_absent(id);
-        }
+        self.update_reduce(key, |reduce, around, now, steps| {
+            reduce.found(now, id, usable, around, steps);
+        });
     }
 
-    pub(super) fn input_gone(&mut self, id: &ObjectId, error: &Error) {
-        for key in self.watches.reduces(id) {
-            self.update_reduce(key, |reduce, around, now, steps| {
-                reduce.gone(now, id, error, around, steps);
-            });
-        }
-        if matches!(error, Error::ObjectLost { .. }) && !self.watches.reduces(id).is_empty() {
-            // Its holder may reconnect, or a client may put it again.
-            self.watches.missed(id, &self.world);
-        }
+    pub(super) fn input_gone(&mut self, key: ReduceId, id: &ObjectId, error: &Error) {
+        self.update_reduce(key, |reduce, around, now, steps| {
+            reduce.gone(now, id, error, around, steps);
+        });
     }
 
     /// Passes a fact to a reduce, and executes the resulting steps.
@@ -189,7 +174,8 @@ impl Node {
             let id = reduce.result().clone();
             match step {
                 Step::Watch(input) => {
-                    self.watches.start(&input, Listener::Reduce(key), &mut self.world);
+                    let watch = Question::Watch { id: input, seen: false };
+                    self.questions.ask(Asker::Reduce(key), watch, &mut self.world);
                 }
                 Step::Order(node, order) => self.world.send(node, Message::Fold(order)),
                 Step::Probe(node) => {
@@ -241,7 +227,7 @@ impl Node {
                 .send_owners(id, &Message::Fail { id: id.clone(), error: error.clone(), reserved });
             self.pull_failed(id, error);
         }
-        for request in self.requests.requesters(Subject::Inputs(id.clone())) {
+        for request in self.requests.for_inputs(id) {
             self.requests.reply(request, Err(error.clone()), &mut self.world);
         }
     }
@@ -259,7 +245,7 @@ impl Node {
     }
 
     pub(super) fn forget_reduce(&mut self, key: ReduceId) -> Option<Reduce> {
-        self.coordinator.forget(key, &mut self.watches, &mut self.world)
+        self.coordinator.forget(key, &mut self.questions, &mut self.world)
     }
 
     /// Ends an attempt: stops the nodes that fold, and drops its partial result.

@@ -10,7 +10,7 @@ use crate::{
     event::{Action, LogEvent},
     id::{Instance, NodeId, ReduceId},
     inline::Inline,
-    machines::{copies::PendingCopy, requests::Subject},
+    machines::copies::PendingCopy,
     message::{FoldKey, FoldOrder, Message},
     request::Reply,
     table::{Copy, State},
@@ -114,7 +114,7 @@ impl Node {
         }
         let ids = self.coordinator.remember_folded(&reduce);
         self.completed(instance);
-        for request in self.requests.requesters(Subject::Inputs(id)) {
+        for request in self.requests.for_inputs(&id) {
             self.requests.reply(request, Ok(Reply::Inputs { ids: ids.clone() }), &mut self.world);
         }
     }

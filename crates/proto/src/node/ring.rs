@@ -4,7 +4,7 @@
 //! and the rest arrives from the next seat. [`crate::reduce::ring`] derives all steps from the order.
 //!
 //! A contributor with all parts gets the confirmation that its copy is complete from the coordinator
-//! ([`Message::EndEpoch`]). In case that message is lost, it also watches the result at its owner ([`Message::Watch`]).
+//! ([`Message::EndEpoch`]). In case that message is lost, it also watches the result at its owner ([`Question::Watch`]).
 //! [`crate::machines::ring_results`] tracks the progress.
 
 use alloc::{format, string::String, vec::Vec};
@@ -13,8 +13,9 @@ use super::Node;
 use crate::{
     event::{Action, FetchOrder, LogEvent},
     id::{Instance, NodeId, ObjectId, ReduceId},
-    machines::{ring_results::RingResult, watches::Listener},
+    machines::{questions::Asker, ring_results::RingResult},
     message::{FoldKey, Found, Message, RingOrder},
+    question::Question,
     reduce::{assign::Contributor, ring::LANES},
     table::State,
 };
@@ -205,7 +206,7 @@ impl Node {
             self.stop_fold(key);
         }
         if is_all_here {
-            self.watches.stop(&order.id, Listener::Parts(instance), &mut self.world);
+            self.questions.close_of(Asker::Parts(instance), &mut self.world);
         }
         Some(order)
     }
@@ -220,7 +221,8 @@ impl Node {
             }
             Some(false) => {
                 if let Some(order) = self.ring_results.order(instance) {
-                    self.watches.start(&order.id, Listener::Parts(instance), &mut self.world);
+                    let watch = Question::Watch { id: order.id.clone(), seen: false };
+                    self.questions.ask(Asker::Parts(instance), watch, &mut self.world);
                 }
                 false
             }

@@ -1,7 +1,7 @@
 //! Dispatches events to machines. Client requests are in [`super::verbs`], messages in [`super::messages`].
 
 use super::Node;
-use crate::{directory::Directory, event::Event, message::Message};
+use crate::{directory::Directory, event::Event, message::Message, question::Answer};
 
 impl Node {
     pub(super) fn dispatch(&mut self, event: Event) {
@@ -70,8 +70,9 @@ impl Node {
                 self.pulls.set_usual_rate(usual);
                 self.directory.set_usual_rate(usual);
             }
-            Event::Inspected { to, request, report } => {
-                self.world.send(to, Message::InspectReply { request, report });
+            Event::Inspected { to, number, report } => {
+                let answer = Answer::Report(report);
+                self.world.send(to, Message::Answer { number, answer });
             }
             Event::LeaveRequested { timeout_ns } => self.leave(timeout_ns),
             Event::PlacesFound { places } => self.world.members_mut().set_measured(places),
@@ -88,7 +89,8 @@ impl Node {
         self.expire_pulls();
         self.expire_range_reads();
         self.copies.expire(&mut self.world);
-        self.watches.expire(&mut self.world);
+        self.questions.expire(&mut self.world);
+        self.repeat_questions();
         self.expire_reduces();
         self.leaving.expire(self.world.now());
         self.hand_over();

@@ -23,7 +23,7 @@ impl Node {
     pub fn unfinished(&self) -> impl Iterator<Item = String> {
         let counts = [
             ("reduces", self.coordinator.len()),
-            ("watches", self.watches.len()),
+            ("questions", self.questions.len()),
             ("range reads", self.range_reads.len()),
             ("results", self.coordinator.unfinished_results()),
             ("folds", self.worker.len() + self.ring_results.len()),
@@ -110,8 +110,8 @@ impl Node {
         if let Some(state) = self.pulls.state(id, self.world.members()) {
             return state;
         }
-        let first = self.watches.range_reads(id).into_iter().next();
-        first.map_or_else(|| NOT_PUT.to_string(), |request| self.range_state(id, request))
+        let first = self.range_reads.request_for(id);
+        first.map_or_else(|| NOT_PUT.to_string(), |request| self.range_state(request))
     }
 
     /// A member with its measured place, if it has no configured one.

@@ -1,19 +1,16 @@
 //! The end of a request without its result: it timed out, was canceled, or its client has ended.
 
-use alloc::{
-    format,
-    string::{String, ToString},
-    vec::Vec,
-};
+use alloc::{format, string::String};
 
 use super::{Node, status::NOT_PUT};
 use crate::{
-    error::{Error, List, Quoted},
+    error::{Error, List},
     event::LogEvent,
-    id::{ClientId, NodeId, ObjectId, RequestId},
+    id::{ClientId, RequestId},
     machines::{
         claims::Ending,
-        requests::{EndedRequest, RequestKind, WaitProgress, names::stop_latest},
+        questions::Asker,
+        requests::{EndedRequest, RequestKind, WaitProgress},
     },
     mutants::{self, Mutant},
     request::{Reply, Waiting},
@@ -24,37 +21,18 @@ use crate::{
 const NAMED_MAX: usize = 10;
 
 /// State of a request to an owner.
-const SILENT: &str = "its owner has not replied";
+pub(super) const SILENT: &str = "its owner has not replied";
 
 impl Node {
     pub(super) fn expire_requests(&mut self) {
         loop {
-            let awaits_name = |instance| self.claims.is_claiming(instance);
-            let Some(request) = self.requests.next_overdue(awaits_name, &self.world) else {
-                return;
+            let Self { requests, claims, questions, world, .. } = self;
+            let is_answered = |request, kind: &RequestKind| match kind {
+                RequestKind::Create(instance) => !claims.is_claiming(*instance),
+                RequestKind::Name(_) => false,
+                _ => questions.are_answered(Asker::Request(request)),
             };
-            self.time_out(request);
-        }
-    }
-
-    /// An owner has nothing new, and keeps the request open.
-    pub(super) fn nothing_yet(&mut self, from: NodeId, request: RequestId, id: Option<ObjectId>) {
-        if self.requests.nothing_yet(from, request, id, &mut self.world) {
-            self.time_out(request);
-        }
-    }
-
-    /// An owner reported that an object does not exist.
-    pub(super) fn wait_absent(&mut self, id: &ObjectId) {
-        for request in self.requests.wait_absent(id, &self.watches) {
-            self.time_out(request);
-        }
-    }
-
-    /// An object is complete, or can no longer appear.
-    pub(super) fn wait_settled(&mut self, id: &ObjectId) {
-        let Self { requests, watches, world, .. } = self;
-        for request in requests.wait_settled(id, watches, world) {
+            let Some(request) = requests.next_overdue(is_answered, world) else { return };
             self.time_out(request);
         }
     }
@@ -72,9 +50,7 @@ impl Node {
     pub(super) fn description(&self, request: RequestId, kind: &RequestKind) -> (String, String) {
         match kind {
             RequestKind::Object(id) => (format!("object {id}"), self.state_of(id)),
-            RequestKind::Range(id) => {
-                (format!("a part of object {id}"), self.range_state(id, request))
-            }
+            RequestKind::Range(id) => (format!("a part of object {id}"), self.range_state(request)),
             RequestKind::Create(instance) => self.put_description(*instance),
             RequestKind::Follow(id) => (format!("the first bytes of {id}"), self.state_of(id)),
             RequestKind::Name(id) => self.name_description(id),
@@ -93,42 +69,22 @@ impl Node {
                 (format!("replicas of {id}"), state)
             }
             RequestKind::Inputs(id) => (format!("the inputs of {id}"), self.state_of(id)),
-            RequestKind::Deletion(ids) => {
-                let ids: Vec<ObjectId> = ids.iter().cloned().collect();
-                (format!("the deletion of {}", List(&ids)), SILENT.to_string())
-            }
-            RequestKind::Latest { prefix, after, is_answered, .. } => {
-                let newer = after.map_or_else(String::new, |after| format!(" newer than {after}"));
-                let state = if *is_answered { "no client has put one" } else { SILENT };
-                (format!("a name under {}{newer}", Quoted(prefix)), state.to_string())
-            }
-            RequestKind::OlderVersions { name, .. } => {
-                (format!("the names older than {}", Quoted(name.as_str())), SILENT.to_string())
-            }
-            RequestKind::Page { owner } => {
-                (format!("the objects owned by node {owner}"), "it has not replied".to_string())
-            }
-            RequestKind::Inspection { node } => {
-                (format!("the report of node {node}"), "it has not replied".to_string())
-            }
-            RequestKind::Wait(waited) => self.wait_description(waited),
-            RequestKind::Locations { id, is_answered, .. } => {
-                let state = if *is_answered { "they have not changed" } else { SILENT };
-                (format!("a change of the holders of {id}"), state.to_string())
-            }
+            RequestKind::Wait(waited) => self.wait_description(request, waited),
+            RequestKind::Answers => self.question_description(request),
         }
     }
 
     /// What a wait for several objects still needs.
-    fn wait_description(&self, waited: &WaitProgress) -> (String, String) {
+    fn wait_description(&self, request: RequestId, waited: &WaitProgress) -> (String, String) {
         let missing = waited.missing();
         let what = format!("{} of the objects {}", waited.left(), List(&missing));
         let first = missing.iter().take(NAMED_MAX).map(|id| self.state_of(id));
         let local = first.into_iter().find(|state| state != NOT_PUT);
-        let state = local.unwrap_or_else(|| match waited.is_answered() {
-            true => "no node has a complete copy of one".into(),
-            false => SILENT.into(),
-        });
+        let state =
+            local.unwrap_or_else(|| match self.questions.are_answered(Asker::Request(request)) {
+                true => "no node has a complete copy of one".into(),
+                false => SILENT.into(),
+            });
         (what, state)
     }
 
@@ -138,7 +94,7 @@ impl Node {
         let EndedRequest { client, waited_ns, kind } = ended;
         if let RequestKind::Wait(waited) = &kind {
             // For a wait, a timeout is a normal result.
-            waited.stop(request, &mut self.watches, &mut self.world);
+            self.stop_work(request, &kind);
             let reply = Ok(Reply::Waited { ready: waited.ready() });
             self.world.reply(client, request, reply);
             return;
@@ -166,18 +122,10 @@ impl Node {
             RequestKind::Follow(id) => self.readers.stop_following(id, request),
             RequestKind::Name(id) => self.give_up_reservation(id),
             RequestKind::Replicas(_, instance) => self.replicas.stop_waiting(*instance, request),
-            RequestKind::Latest { prefix, has_standby, .. } => {
-                stop_latest(prefix, *has_standby, None, request, &mut self.world);
+            RequestKind::Answers | RequestKind::Wait(_) => {
+                self.questions.close_of(Asker::Request(request), &mut self.world);
             }
-            RequestKind::Locations { id, .. } => {
-                self.requests.stop_locating(id, request, &mut self.world);
-            }
-            RequestKind::Inputs(_)
-            | RequestKind::Deletion(_)
-            | RequestKind::OlderVersions { .. }
-            | RequestKind::Page { .. }
-            | RequestKind::Inspection { .. }
-            | RequestKind::Wait(_) => {}
+            RequestKind::Inputs(_) => {}
         }
     }
 

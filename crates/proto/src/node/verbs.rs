@@ -64,38 +64,25 @@ impl Node {
             }
             Request::Follow { id } => self.follow(&context, id),
             Request::Wait { ids, count } => {
-                let Self { requests, copies, watches, world, .. } = self;
-                requests.wait(&context, ids, count, copies.table(), watches, world)
+                let Self { requests, copies, questions, world, .. } = self;
+                requests.wait(&context, ids, count, copies.table(), questions, world)
             }
             Request::Reduce { inputs, op, count, id, ttl_ns } => {
                 self.begin_reduce(&context, inputs, op, count, id, ttl_ns)
             }
             Request::Inputs { id } => self.inputs(&context, id),
             Request::LostInputs { id } => Some(self.lost(&id)),
-            Request::Delete { ids } => {
-                ids.iter().for_each(|id| self.announce_before_deletion(id));
-                self.requests.delete(&context, ids, &mut self.world)
-            }
-            Request::Latest { prefix, after } => {
-                self.requests.latest(&context, prefix, after, &mut self.world)
-            }
-            Request::Prune { name, retain: keep } => {
-                self.requests.prune(&context, name, keep, &mut self.world)
-            }
-            Request::Locations { id, known } => {
-                self.requests.locations(&context, id, known, &mut self.world)
-            }
+            Request::Delete { ids } => self.delete(&context, ids),
+            Request::Latest { prefix, after } => self.latest(&context, &prefix, after),
+            Request::Prune { name, retain } => self.prune(&context, name, retain),
+            Request::Locations { id, known } => self.locations(&context, id, known),
             Request::Explain { id } => Some(Ok(self.explain(&id))),
             Request::ExplainRequest { request } => Some(Ok(self.explain_request(client, request))),
             Request::Owners { id } => {
                 Some(Ok(Reply::Owners(self.world.members().owners(&id).iter().collect())))
             }
-            Request::List { owner, prefix, after } => {
-                self.requests.list(&context, owner, prefix, after, &mut self.world)
-            }
-            Request::Inspect { node, inspection } => {
-                self.requests.inspect(&context, node, inspection, &mut self.world)
-            }
+            Request::List { owner, prefix, after } => self.list(&context, owner, prefix, after),
+            Request::Inspect { node, inspection } => self.inspect(&context, node, inspection),
             Request::Status => Some(Ok(Reply::Status(Box::new(self.status())))),
             Request::Objects { prefix, after } => Some(Ok(self.objects(&prefix, after.as_ref()))),
         };

@@ -6,7 +6,7 @@
 use super::Node;
 use crate::{
     directory,
-    id::{Instance, ObjectId, RequestId},
+    id::{Instance, ObjectId},
     machines::{
         membership_change::MembershipChange,
         walk::{Stage, Walk},
@@ -71,11 +71,6 @@ impl Node {
                 self.update_directory(|_, world| directory::notify_job_objects(&job, true, world));
                 Stage::Jobs(Some(job))
             }
-            Stage::Prefixes(after) => {
-                let prefix = self.directory.next_prefix(after.as_ref())?;
-                self.directory.settle_prefix(&prefix, world.members());
-                Stage::Prefixes(Some(prefix))
-            }
             Stage::Pulls(after) => {
                 let id = self.pulls.next_after(after.as_ref())?;
                 self.resend_pull(&id, change);
@@ -86,15 +81,10 @@ impl Node {
                 self.resend_put(instance, change);
                 Stage::Puts(Some(instance))
             }
-            Stage::Watches(after) => {
-                let id = self.watches.next_after(after.as_ref())?;
-                self.watches.resend(&id, change, world);
-                Stage::Watches(Some(id))
-            }
-            Stage::Requests(after) => {
-                let request = self.requests.next_after(after)?;
-                self.resend_request(request, change);
-                Stage::Requests(Some(request))
+            Stage::Questions(after) => {
+                let number = self.questions.next_after(after)?;
+                self.repeat_question(number, |node| change.rejoined().any(|it| it == node));
+                Stage::Questions(Some(number))
             }
             Stage::Replicas(after) => {
                 let instance = self.replicas.next_after(after)?;
@@ -135,15 +125,6 @@ impl Node {
                 self.claims.resend_claim(instance, change, table, &mut self.world);
             }
         }
-    }
-
-    fn resend_request(&mut self, request: RequestId, change: &MembershipChange) {
-        for id in self.requests.unconfirmed_deletions(request) {
-            if change.new_owner(&id, &self.world).is_some() {
-                self.announce_before_deletion(&id);
-            }
-        }
-        self.requests.resend(request, change, &mut self.world);
     }
 
     fn resend_object(&mut self, id: &ObjectId, change: &MembershipChange) {

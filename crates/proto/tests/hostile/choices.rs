@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use hoplite_proto::{
     broadcast::Reason,
     error::Error,
-    id::{Instance, Name, NodeId, ObjectId, ReduceId, RequestId},
+    id::{Instance, Name, NodeId, ObjectId, QuestionId, ReduceId, RequestId},
     inline::Inline,
     inspection::Inspection,
     lifetime::Lease,
@@ -17,6 +17,7 @@ use hoplite_proto::{
         ReceiveRate, RingOrder, Source,
     },
     meta::{Digest, Dtype, Meta, Op},
+    question::{Answer, Question},
     rate::Rate,
     request::Request,
     selection::Selection,
@@ -313,16 +314,15 @@ impl Choices<'_> {
                 let inline = self.flag().then(|| self.inline(&meta));
                 let (holder, complete) = (self.node(), self.flag());
                 let found = Found { instance, meta, holder, inline, complete };
-                Message::Found { id, found: Some(found) }
+                self.answer(Answer::Found(Box::new(found)))
             }
             19 => {
                 let known = self.flag().then(Vec::new);
-                Message::Locations { id, known, request: RequestId(self.number()) }
+                self.question(Question::Locations { id, known })
             }
             20 => {
                 let holding = Holding { node: self.node(), complete: self.flag() };
-                let request = RequestId(self.number());
-                Message::LocationsReply { request, holdings: Ok(vec![holding]) }
+                self.answer(Answer::Locations(vec![holding]))
             }
             21..=23 => self.word_of_an_object(id, instance),
             24 => self.word_of_names(),
@@ -335,8 +335,7 @@ impl Choices<'_> {
                     age_ns: 0,
                     lifetime: None,
                 };
-                let request = RequestId(self.number());
-                Message::ListReply { request, rows: vec![row], next: Some(id) }
+                self.answer(Answer::List { rows: vec![row], next: Some(id) })
             }
             26 | 27 => Message::Fold(self.fold_order()),
             28 => Message::RingReduce(Box::new(self.scatter_order())),
@@ -370,18 +369,24 @@ impl Choices<'_> {
     }
 
     fn word_of_an_object(&mut self, id: ObjectId, instance: Instance) -> Message {
-        let (error, request) = (self.error(), RequestId(self.number()));
+        let error = self.error();
         match self.below(25) {
             0 => Message::Claimed { id, instance, taken_by: self.flag().then(|| self.node()) },
             1 => Message::Withdraw { id, instance },
             2 => Message::CancelLocate { id },
             3 => Message::LocatePending { id },
             4 => Message::Gone { id, error },
-            5 => Message::Watch { id, seen: self.flag() },
-            6 => Message::Unwatch { id },
+            5 => {
+                let seen = self.flag();
+                self.question(Question::Watch { id, seen })
+            }
+            6 => Message::Cancel { number: self.question_id() },
             7 => Message::Reserve { id, instance },
-            8 => Message::Delete { id, request, pruned: false },
-            9 => Message::Deleted { id, request },
+            8 => self.question(Question::Delete { id, pruned: false }),
+            9 => {
+                let answer = Answer::Gone(error);
+                self.answer(answer)
+            }
             10 => Message::Drop { id, instance, error: self.flag().then_some(error) },
             11 => Message::DropPartial { id, instance, error },
             12 => Message::Reannounce { id, instance },
@@ -399,7 +404,7 @@ impl Choices<'_> {
                 bytes: self.number(),
                 avoid: self.many(Self::node),
                 not_here: self.flag().then(|| (self.node(), self.number())),
-                request,
+                request: RequestId(self.number()),
             },
             22 => {
                 let request = RequestId(1 + self.below(16));
@@ -411,18 +416,35 @@ impl Choices<'_> {
     }
 
     fn word_of_names(&mut self) -> Message {
-        let (name, request) = (self.name(), RequestId(self.number()));
-        match self.below(9) {
-            0 => Message::Latest { prefix: "a/".into(), after: None, request },
-            1 => Message::CancelLatest { request },
-            2 => Message::RequestPending { request, id: None },
-            3 => Message::LatestReply { name, request },
-            4 => Message::OlderVersionsReply { names: vec![name], request },
-            5 => Message::OlderVersions { name, retain: self.number(), request },
-            6 => Message::Inspect { inspection: Inspection::Metrics, request },
-            7 => Message::InspectReply { request, report: "{}".into() },
-            _ => Message::List { prefix: String::new(), after: None, request },
+        let name = self.name();
+        match self.below(10) {
+            0 => self.question(Question::Latest { prefix: "a/".parse().unwrap(), after: None }),
+            1 => Message::Cancel { number: self.question_id() },
+            2 => self.answer(Answer::Pending),
+            3 => self.answer(Answer::Latest(name)),
+            4 => self.answer(Answer::OlderVersions(vec![name])),
+            5 => {
+                let retain = self.number();
+                self.question(Question::OlderVersions { name, retain })
+            }
+            6 => self.question(Question::Inspect(Inspection::Metrics)),
+            7 => self.answer(Answer::Report("{}".into())),
+            8 => self.answer(Answer::Deleted),
+            _ => self.question(Question::List { prefix: String::new(), after: None }),
         }
+    }
+
+    /// Few numbers, so that answers and cancellations often meet a question.
+    fn question_id(&mut self) -> QuestionId {
+        QuestionId(1 + self.below(64))
+    }
+
+    fn question(&mut self, question: Question) -> Message {
+        Message::Ask { number: self.question_id(), question }
+    }
+
+    fn answer(&mut self, answer: Answer) -> Message {
+        Message::Answer { number: self.question_id(), answer }
     }
 }
 

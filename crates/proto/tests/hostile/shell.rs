@@ -125,8 +125,8 @@ impl Shell {
                 assert!(length.is_multiple_of(dtype.size()), "{length} bytes of {}", dtype.name());
                 self.facts.push(Event::FoldedInline { reduce, epoch, result: bytes(length) });
             }
-            Action::Inspect { to, request, .. } => {
-                self.facts.push(Event::Inspected { to, request, report: String::new() });
+            Action::Inspect { to, number, .. } => {
+                self.facts.push(Event::Inspected { to, number, report: String::new() });
             }
             Action::Survey { from, message } => {
                 let place = if message.len() % 2 == 0 { "here".parse().ok() } else { None };

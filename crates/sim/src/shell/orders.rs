@@ -39,9 +39,9 @@ impl World {
             Action::FoldInline { reduce, epoch, inputs, .. } => {
                 self.fold_inline(node, reduce, epoch, &inputs);
             }
-            Action::Inspect { to, request, .. } => {
+            Action::Inspect { to, number, .. } => {
                 let report = String::new();
-                self.deliver_soon(node, Event::Inspected { to, request, report });
+                self.deliver_soon(node, Event::Inspected { to, number, report });
             }
             Action::Survey { from, message } => self.survey_message(node, from, &message),
             Action::Log(LogEvent::ReduceRestarted { id, detail, .. }) if !self.may_restart => {

@@ -1,6 +1,6 @@
 //! What is recorded has limits, whatever clients and members do.
 
-use hoplite_proto::{limits::REPORT_BYTES_MAX, request::Reply};
+use hoplite_proto::{id::QuestionId, limits::REPORT_BYTES_MAX, question::Answer, request::Reply};
 
 use super::*;
 
@@ -102,9 +102,10 @@ fn the_newest_reads_are_kept() {
 fn a_rejected_message_is_named_without_what_is_in_it() {
     let mut scene = Scene::new();
     let report = "secret".to_string();
-    let message = Box::new(Message::InspectReply { request: RequestId(1), report });
+    let (number, answer) = (QuestionId(1), Answer::Report(report));
+    let message = Box::new(Message::Answer { number, answer });
     scene.action(Action::Log(LogEvent::MessageRejected { from: OTHER, message }));
-    assert_eq!(scene.last()["message"], "InspectReply");
+    assert_eq!(scene.last()["message"], "Answer");
     let message = Box::new(Message::Leave);
     scene.action(Action::Log(LogEvent::MessageRejected { from: OTHER, message }));
     assert_eq!(scene.last()["message"], "Leave");

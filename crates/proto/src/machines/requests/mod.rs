@@ -1,20 +1,12 @@
 //! Client requests, each from [`RequestContext`] until its one `Reply`: what it waits for, and its deadline.
 //!
-//! Requests that only wait for replies of owners are handled here completely: [`deletion`], [`inspections`],
-//! [`locations`], [`names`], [`pages`] and [`wait`]. Of any other request this module knows the client and what it
-//! waits for, but not how its reply is produced.
+//! Does not know how a reply is produced, except that to a [`wait`] for several objects.
 
-mod deletion;
-mod inspections;
-mod locations;
-pub(crate) mod names;
-mod pages;
 mod wait;
 mod wait_progress;
 
 use alloc::{
     collections::{BTreeMap, BTreeSet},
-    string::String,
     vec::Vec,
 };
 use core::ops::Bound;
@@ -22,14 +14,12 @@ use core::ops::Bound;
 pub(crate) use self::wait_progress::WaitProgress;
 use crate::{
     error::Error,
-    id::{ClientId, Instance, Name, NodeId, ObjectId, RequestId},
+    id::{ClientId, Instance, ObjectId, RequestId},
     limits::{LONG_WAIT_NS, OWNER_TIMEOUT_NS},
-    machines::{membership_change::MembershipChange, world::World},
-    message::{Holding, Message},
+    machines::world::World,
     mutants::{self, Mutant},
     request::Reply,
     time::Instant,
-    timed::key_after,
 };
 
 /// All requests without a reply.
@@ -37,12 +27,10 @@ use crate::{
 pub(crate) struct Requests {
     all: BTreeMap<RequestId, PendingRequest>,
     deadlines: BTreeSet<(Instant, RequestId)>,
-    /// Requests that must be found by what they wait for.
-    subjects: BTreeSet<(Subject, RequestId)>,
+    /// The requests for the inputs of each result.
+    for_inputs: BTreeSet<(ObjectId, RequestId)>,
     /// The last request that was reported as a long wait. Later ones have higher numbers.
     reported: RequestId,
-    /// Number of requests for a newer name.
-    latest: usize,
 }
 
 /// A request that ended without its reply.
@@ -70,17 +58,6 @@ pub(crate) struct PendingRequest {
     kind: RequestKind,
 }
 
-/// What several requests may wait for at once; an index to find them.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Subject {
-    /// The inputs of a reduce, known at its end.
-    Inputs(ObjectId),
-    /// A page of the objects that a member owns.
-    Page(NodeId),
-    /// The report of a member.
-    Inspection(NodeId),
-}
-
 /// What a request waits for.
 #[derive(Clone, Debug)]
 pub(crate) enum RequestKind {
@@ -96,46 +73,10 @@ pub(crate) enum RequestKind {
     Inputs(ObjectId),
     /// For replicas on other nodes.
     Replicas(ObjectId, Instance),
-    Deletion(BTreeSet<ObjectId>),
-    Latest {
-        prefix: String,
-        after: Option<u64>,
-        /// Whether an owner has replied that no such name exists yet.
-        is_answered: bool,
-        /// Whether the backup owner got the request too.
-        has_standby: bool,
-    },
-    /// For the list of names to delete.
-    OlderVersions {
-        name: Name,
-        retain: u64,
-    },
-    /// For a page of the objects that a member owns.
-    Page {
-        owner: NodeId,
-    },
-    /// For the report of a member.
-    Inspection {
-        node: NodeId,
-    },
+    /// For the answers to its questions.
+    Answers,
+    /// For several objects.
     Wait(WaitProgress),
-    Locations {
-        id: ObjectId,
-        known: Option<Vec<Holding>>,
-        /// Whether its owner has replied that there is nothing new.
-        is_answered: bool,
-    },
-}
-
-impl RequestKind {
-    fn subject(&self) -> Option<Subject> {
-        match self {
-            Self::Inputs(id) => Some(Subject::Inputs(id.clone())),
-            Self::Page { owner } => Some(Subject::Page(*owner)),
-            Self::Inspection { node } => Some(Subject::Inspection(*node)),
-            _ => None,
-        }
-    }
 }
 
 impl Requests {
@@ -172,10 +113,10 @@ impl Requests {
         its.map(|(request, _)| *request).collect()
     }
 
-    /// The requests that wait for `subject`.
-    pub(crate) fn requesters(&self, subject: Subject) -> Vec<RequestId> {
-        let (first, last) = ((subject.clone(), RequestId(0)), (subject, RequestId(u64::MAX)));
-        self.subjects.range(first..=last).map(|(_, request)| *request).collect()
+    /// The requests for the inputs of a result, known at its end.
+    pub(crate) fn for_inputs(&self, id: &ObjectId) -> Vec<RequestId> {
+        let (first, last) = ((id.clone(), RequestId(0)), (id.clone(), RequestId(u64::MAX)));
+        self.for_inputs.range(first..=last).map(|(_, request)| *request).collect()
     }
 
     /// The client of a request.
@@ -205,20 +146,20 @@ impl Requests {
         if let Some(deadline) = deadline.filter(|_| !mutants::is_active(Mutant::ForgetsDeadlines)) {
             self.deadlines.insert((deadline, request));
         }
-        self.subjects.extend(kind.subject().map(|subject| (subject, request)));
-        self.latest += usize::from(matches!(kind, RequestKind::Latest { .. }));
+        if let RequestKind::Inputs(id) = &kind {
+            self.for_inputs.insert((id.clone(), request));
+        }
         let pending = PendingRequest { client, since: world.now(), deadline, is_late: false, kind };
         self.all.insert(request, pending);
     }
 
     fn forget(&mut self, request: RequestId) -> Option<PendingRequest> {
         let pending = self.all.remove(&request)?;
-        self.latest -= usize::from(matches!(pending.kind, RequestKind::Latest { .. }));
         if let Some(deadline) = pending.deadline {
             self.deadlines.remove(&(deadline, request));
         }
-        if let Some(subject) = pending.kind.subject() {
-            self.subjects.remove(&(subject, request));
+        if let RequestKind::Inputs(id) = &pending.kind {
+            self.for_inputs.remove(&(id.clone(), request));
         }
         Some(pending)
     }
@@ -241,18 +182,18 @@ impl Requests {
         }
     }
 
-    /// The first request whose deadline has passed. `awaits_name` returns whether a put waits for the owner of its
-    /// name.
+    /// The first request whose deadline has passed. `is_answered` returns whether another node has replied to it, or
+    /// none has to.
     pub(crate) fn next_overdue(
         &mut self,
-        awaits_name: impl Fn(Instance) -> bool,
+        is_answered: impl Fn(RequestId, &RequestKind) -> bool,
         world: &World,
     ) -> Option<RequestId> {
         while let Some((at, request)) = self.deadlines.first().copied() {
             if at > world.now() {
                 return None;
             }
-            if !self.postpone(request, &awaits_name, world.now()) {
+            if !self.postpone(request, &is_answered, world.now()) {
                 return Some(request);
             }
         }
@@ -264,23 +205,12 @@ impl Requests {
     fn postpone(
         &mut self,
         request: RequestId,
-        awaits_name: impl Fn(Instance) -> bool,
+        is_answered: impl Fn(RequestId, &RequestKind) -> bool,
         now: Instant,
     ) -> bool {
         let Some(pending) = self.all.get_mut(&request) else { return false };
-        let is_answered = match &pending.kind {
-            RequestKind::Wait(waited) => waited.is_answered(),
-            RequestKind::Latest { is_answered, .. }
-            | RequestKind::Locations { is_answered, .. } => *is_answered,
-            RequestKind::Create(instance) => !awaits_name(*instance),
-            RequestKind::Name(_)
-            | RequestKind::OlderVersions { .. }
-            | RequestKind::Page { .. }
-            | RequestKind::Inspection { .. } => false,
-            _ => true,
-        };
         let until = pending.since + OWNER_TIMEOUT_NS;
-        if is_answered || until <= now {
+        if is_answered(request, &pending.kind) || until <= now {
             return false;
         }
         pending.is_late = true;
@@ -292,80 +222,36 @@ impl Requests {
     }
 
     /// Whether the client's deadline has passed, so that the request waits only for the first reply of an owner.
-    fn is_late(&self, request: RequestId) -> bool {
+    pub(crate) fn is_late(&self, request: RequestId) -> bool {
         self.all.get(&request).is_some_and(|pending| pending.is_late)
-    }
-
-    /// Handles the reply of an owner that has nothing yet and keeps the request. Returns whether that ends the
-    /// request.
-    #[must_use]
-    pub(crate) fn nothing_yet(
-        &mut self,
-        from: NodeId,
-        request: RequestId,
-        id: Option<ObjectId>,
-        world: &mut World,
-    ) -> bool {
-        let Some(pending) = self.all.get_mut(&request) else {
-            // The request was sent twice, because membership changed, and an earlier reply has ended it.
-            let taken_back = match id {
-                Some(id) => Message::CancelLocations { id, request },
-                None => Message::CancelLatest { request },
-            };
-            world.send(from, taken_back);
-            return false;
-        };
-        match &mut pending.kind {
-            RequestKind::Latest { is_answered, .. }
-            | RequestKind::Locations { is_answered, .. } => {
-                *is_answered = true;
-                pending.is_late
-            }
-            _ => false,
-        }
-    }
-
-    /// The request after another one, or the first.
-    pub(crate) fn next_after(&self, after: Option<RequestId>) -> Option<RequestId> {
-        key_after(&self.all, after.as_ref())
-    }
-
-    /// Repeats a request to new owners.
-    pub(crate) fn resend(&self, request: RequestId, change: &MembershipChange, world: &mut World) {
-        self.resend_deletions(request, change, world);
-        if let Some((id, question)) = self.owner_question(request)
-            && let Some(owner) = change.new_owner(&id, world)
-        {
-            world.send(owner, question);
-        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{limits::LATEST_MAX, node::Action};
+    use crate::node::Action;
 
     const ASKED: Instant = Instant(1_000_000_000);
     const REQUEST: RequestId = RequestId(7);
 
-    /// A request for a name with a timeout of zero.
+    /// A request with a timeout of zero.
     fn asked_at_once() -> (Requests, World) {
         let mut world = World::of(1);
         world.wait_until(ASKED);
         let mut requests = Requests::default();
         let context =
             RequestContext { client: ClientId(1), request: REQUEST, deadline: Some(ASKED) };
-        assert!(requests.latest(&context, "policy/".into(), None, &mut world).is_none());
+        requests.remember(&context, RequestKind::Answers, &world);
         (requests, world)
     }
 
     #[test]
     fn a_request_without_a_timeout_waits_for_the_first_reply_of_the_owner() {
-        let (mut requests, mut world) = asked_at_once();
-        assert_eq!(requests.next_overdue(|_| false, &world), None);
+        let (mut requests, world) = asked_at_once();
+        assert_eq!(requests.next_overdue(|_, _| false, &world), None);
         assert_eq!(requests.deadline(), Some(ASKED + OWNER_TIMEOUT_NS));
-        assert!(requests.nothing_yet(NodeId(1), REQUEST, None, &mut world));
+        assert!(requests.is_late(REQUEST));
         assert!(requests.end(REQUEST, &world).is_some());
         assert_eq!((requests.len(), requests.deadline()), (0, None));
     }
@@ -373,33 +259,15 @@ mod tests {
     #[test]
     fn an_unresponsive_owner_delays_a_request_no_longer_than_its_timeout() {
         let (mut requests, mut world) = asked_at_once();
-        assert_eq!(requests.next_overdue(|_| false, &world), None);
+        assert_eq!(requests.next_overdue(|_, _| false, &world), None);
         world.wait_until(ASKED + OWNER_TIMEOUT_NS);
-        assert_eq!(requests.next_overdue(|_| false, &world), Some(REQUEST));
+        assert_eq!(requests.next_overdue(|_, _| false, &world), Some(REQUEST));
     }
 
     #[test]
-    fn more_requests_for_newer_names_than_an_owner_keeps_are_refused_here() {
-        let mut world = World::of(1);
-        let mut requests = Requests::default();
-        let mut latest = |request: u64, requests: &mut Requests| {
-            let (client, request) = (ClientId(1), RequestId(request));
-            let context = RequestContext { client, request, deadline: None };
-            requests.latest(&context, "policy/".into(), None, &mut world)
-        };
-        for request in 0..LATEST_MAX as u64 {
-            assert_eq!(latest(request, &mut requests), None);
-        }
-        let Some(Err(Error::InvalidArgument(said))) = latest(u64::MAX, &mut requests) else {
-            panic!("the owner would not reply")
-        };
-        assert!(
-            said.contains("in 16384 calls, and the limit is 16384 (LATEST_MAX): end"),
-            "{said}"
-        );
-        let world = &World::of(1);
-        assert!(requests.end(RequestId(7), world).is_some());
-        assert_eq!(latest(u64::MAX, &mut requests), None);
+    fn an_answered_request_is_not_delayed() {
+        let (mut requests, world) = asked_at_once();
+        assert_eq!(requests.next_overdue(|_, _| true, &world), Some(REQUEST));
     }
 
     #[test]

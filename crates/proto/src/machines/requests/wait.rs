@@ -9,9 +9,10 @@ use crate::{
     id::{ObjectId, RequestId},
     limits::{WAIT_OBJECTS_MAX, limit_name},
     machines::{
-        watches::{Listener, Watches},
+        questions::{Asker, Questions},
         world::World,
     },
+    question::Question,
     request::Reply,
     table::{Copy, Table},
 };
@@ -25,7 +26,7 @@ impl Requests {
         ids: Vec<ObjectId>,
         count: u32,
         table: &Table,
-        watches: &mut Watches,
+        questions: &mut Questions,
         world: &mut World,
     ) -> Option<Result<Reply, Error>> {
         let places = ids.len();
@@ -56,52 +57,20 @@ impl Requests {
         if waited.is_over() {
             return Some(Ok(Reply::Waited { ready: waited.ready() }));
         }
-        waited.begin_to_ask();
         let missing = waited.missing();
         self.remember(context, RequestKind::Wait(waited), world);
         for id in missing {
-            watches.start(&id, Listener::Request(context.request), world);
+            let watch = Question::Watch { id, seen: false };
+            questions.ask(Asker::Request(context.request), watch, world);
         }
         None
     }
 
-    /// Handles the reply that an object has not come. Returns the requests that only waited for that reply.
-    #[must_use]
-    pub(crate) fn wait_absent(&mut self, id: &ObjectId, watches: &Watches) -> Vec<RequestId> {
-        let is_over = |request: &RequestId| {
-            self.several(*request).is_some_and(|waited| waited.answered(id) && waited.is_answered())
-                && self.is_late(*request)
-        };
-        watches.requests(id).into_iter().filter(is_over).collect()
-    }
-
-    /// Handles that an object has come, or cannot come any more. Returns the requests that only waited for a reply of
-    /// an owner.
-    #[must_use]
-    pub(crate) fn wait_settled(
-        &mut self,
-        id: &ObjectId,
-        watches: &mut Watches,
-        world: &mut World,
-    ) -> Vec<RequestId> {
-        let mut over = Vec::new();
-        for request in watches.requests(id) {
-            let Some(waited) = self.several(request) else { continue };
-            if waited.settle(id) {
-                let waited = waited.clone();
-                waited.stop(request, watches, world);
-                self.reply(request, Ok(Reply::Waited { ready: waited.ready() }), world);
-            } else if waited.is_answered() && self.is_late(request) {
-                over.push(request);
-            }
-        }
-        watches.stop_requests(id, world);
-        over
-    }
-
-    fn several(&mut self, request: RequestId) -> Option<&mut WaitProgress> {
+    /// Handles that an object has come, or cannot come any more. Returns the positions of those that came, if the wait is
+    /// over.
+    pub(crate) fn wait_settled(&mut self, request: RequestId, id: &ObjectId) -> Option<Vec<u32>> {
         match &mut self.all.get_mut(&request)?.kind {
-            RequestKind::Wait(waited) => Some(waited),
+            RequestKind::Wait(waited) => waited.settle(id).then(|| waited.ready()),
             _ => None,
         }
     }

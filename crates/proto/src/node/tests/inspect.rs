@@ -43,8 +43,8 @@ fn only_the_member_that_was_asked_can_reply() {
     let mut cluster = Cluster::new(3);
     cluster.slow_down(3);
     let request = cluster.ask(2, inspect(Some(3)));
-    let report = String::from("false");
-    let message = Message::InspectReply { request, report };
+    let (number, answer) = (cluster.question_of(2), Answer::Report("false".into()));
+    let message = Message::Answer { number, answer };
     cluster.tell(2, Event::Message { from: NodeId(1), message });
     assert!(!cluster.replies.contains_key(&request));
     cluster.slow = None;
@@ -54,8 +54,10 @@ fn only_the_member_that_was_asked_can_reply() {
 
 #[test]
 fn a_report_that_is_too_long_is_not_sound() {
-    let reply =
-        |length| Message::InspectReply { request: RequestId(1), report: "x".repeat(length) };
+    let reply = |length| {
+        let answer = Answer::Report("x".repeat(length));
+        Message::Answer { number: QuestionId(1), answer }
+    };
     assert!(reply(crate::limits::REPORT_BYTES_MAX).is_valid());
     assert!(!reply(crate::limits::REPORT_BYTES_MAX + 1).is_valid());
 }

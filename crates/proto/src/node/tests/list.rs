@@ -86,7 +86,8 @@ fn pages_are_bounded_and_leave_nothing_out() {
     let mut ids: Vec<ObjectId> = cluster.listed(&name).into_iter().map(|row| row.id).collect();
     ids.dedup();
     assert_eq!(ids.len(), count);
-    let longest = Message::ListReply { request: RequestId(1), rows: first, next };
+    let answer = Answer::List { rows: first, next };
+    let longest = Message::Answer { number: QuestionId(1), answer };
     assert!(longest.is_valid());
     cluster.assert_at_rest();
 }
@@ -128,7 +129,10 @@ fn a_list_of_a_member_that_goes_or_is_silent_ends() {
 fn a_page_that_can_not_be_true_is_not_sound() {
     let row =
         |meta| Listed { id: named("x"), meta, complete: 1, partial: 0, age_ns: 0, lifetime: None };
-    let page = |rows| Message::ListReply { request: RequestId(1), rows, next: None };
+    let page = |rows| {
+        let answer = Answer::List { rows, next: None };
+        Message::Answer { number: QuestionId(1), answer }
+    };
     assert!(page(vec![row(array(8))]).is_valid());
     let mut broken = array(8);
     broken.size += 1;

@@ -34,12 +34,13 @@ use crate::{
     broadcast::Reason,
     directory::Slice,
     error::Error,
-    id::{ClientId, FetchId, Instance, NodeId, ObjectId, RequestId, ServeId},
+    id::{ClientId, FetchId, Instance, NodeId, ObjectId, QuestionId, RequestId, ServeId},
     inline::Inline,
     limits::OWNER_TIMEOUT_NS,
     members::Member,
     message::{FoldOrder, Holding, Message, Source},
     meta::{Dtype, Meta, Op},
+    question::Answer,
     reduce::cost::Link,
     request::{Reply, Request},
     time::Instant,
@@ -135,6 +136,11 @@ impl Cluster {
         }
         assert!(cluster.nodes.values().all(|node| node.members().iter().count() as u64 == size));
         cluster
+    }
+
+    /// The number of the last open question of a node.
+    fn question_of(&self, node: u64) -> QuestionId {
+        *self.nodes[&NodeId(node)].questions.last().expect("it waits for an answer")
     }
 
     /// Delivers an event to a node, and handles everything that follows.
@@ -352,9 +358,9 @@ impl Cluster {
                 let result = inputs[0].clone();
                 Event::FoldedInline { reduce, epoch, result }
             }
-            Action::Inspect { to, request, inspection } => {
+            Action::Inspect { to, number, inspection } => {
                 let report = format!("{inspection:?} of {node:?}");
-                Event::Inspected { to, request, report }
+                Event::Inspected { to, number, report }
             }
             Action::CreateSlot { instance, .. } => {
                 if self.without_memory.contains(&node) || self.refusals > 0 {

@@ -1,6 +1,8 @@
 //! Messages that a node drops: malformed messages, and messages of a stale owner. Also limits on the messages that it
 //! handles.
 
+use alloc::boxed::Box;
+
 use super::*;
 use crate::{
     id::ReduceId,
@@ -167,7 +169,9 @@ fn messages_of_a_node_to_itself_are_validated_too() {
     };
     let inputs = vec![id.clone()];
     cluster.ask(1, Request::Reduce { inputs, op: Op::Sum, count: 1, id: None, ttl_ns: None });
-    cluster.say(1, 1, Message::Found { id, found: Some(found) });
+    let number = cluster.question_of(1);
+    let answer = Answer::Found(Box::new(found));
+    cluster.say(1, 1, Message::Answer { number, answer });
     assert_eq!(
         cluster.nodes[&NodeId(1)].unfinished().filter(|it| it.contains("reduces")).count(),
         1
@@ -205,11 +209,17 @@ fn only_an_owner_ends_an_object_or_assigns_a_source() {
             source,
             lifetime: None,
         },
-        Message::Found { id: missing.clone(), found: Some(found) },
-        Message::Deleted { id: missing, request: get },
     ] {
         cluster.assert_refused(4, 3, message);
     }
+    let wait = cluster.ask(3, Request::Wait { ids: vec![missing.clone()], count: 1 });
+    let number = cluster.question_of(3);
+    for answer in [Answer::Found(Box::new(found)), Answer::Pending, Answer::Gone(deleted(&missing))]
+    {
+        cluster.assert_refused(4, 3, Message::Answer { number, answer });
+    }
+    cluster.assert_refused(1, 3, Message::Answer { number, answer: Answer::Deleted });
+    assert!(!cluster.replies.contains_key(&wait));
     assert!(cluster.has(3, &id) && !cluster.replies.contains_key(&get));
 }
 
@@ -269,10 +279,12 @@ fn an_answer_counts_from_an_owner() {
     let latest = Request::Latest { prefix: prefix.clone(), after: Some(3) };
     let request = cluster.ask(3, latest);
     let name = |text: &str| format!("{prefix}{text}").parse().unwrap();
-    cluster.assert_refused(4, 3, Message::LatestReply { name: name("9"), request });
-    cluster.assert_refused(4, 3, Message::RequestPending { request, id: None });
+    let number = cluster.question_of(3);
+    let newest = || Message::Answer { number, answer: Answer::Latest(name("9")) };
+    cluster.assert_refused(4, 3, newest());
+    cluster.assert_refused(4, 3, Message::Answer { number, answer: Answer::Pending });
     assert!(!cluster.replies.contains_key(&request));
-    cluster.say(1, 3, Message::LatestReply { name: name("9"), request });
+    cluster.say(1, 3, newest());
     assert_eq!(cluster.reply(request), &Ok(Reply::Latest { name: name("9") }));
 
     let id = named(&cluster.owned_name(1, 2, "y"));
@@ -284,8 +296,10 @@ fn an_answer_counts_from_an_owner() {
     assert!(matches!(cluster.reply(request), Err(Error::InvalidArgument(_))));
 
     let known = vec![holding];
-    let request = cluster.ask(3, Request::Locations { id: id.clone(), known: Some(known) });
-    cluster.assert_refused(4, 3, Message::LocationsReply { request, holdings: Ok(vec![]) });
+    cluster.ask(3, Request::Locations { id: id.clone(), known: Some(known) });
+    let number = cluster.question_of(3);
+    let nowhere = Answer::Locations(vec![]);
+    cluster.assert_refused(4, 3, Message::Answer { number, answer: nowhere });
 }
 
 /// Goal: a copy is gone when its holder reports it.

@@ -1,0 +1,176 @@
+//! Open questions at an owner: what they leave behind, and what an event looks at.
+
+use alloc::{format, vec, vec::Vec};
+
+use super::{
+    questions::Kind,
+    tests::{Owner, announced, answered, ask, delete, instance, locate, minted, watch},
+    *,
+};
+use crate::{
+    id::{NodeId, ObjectId, QuestionId},
+    limits::STRAY_NS,
+    message::{Message, Progress},
+    question::{Answer, Question},
+};
+
+fn latest(number: u64, after: Option<u64>) -> Message {
+    ask(number, Question::Latest { prefix: "policy/".parse().unwrap(), after })
+}
+
+fn version(number: u64) -> ObjectId {
+    format!("policy/{number}").parse().unwrap()
+}
+
+fn put(owner: &mut Owner, id: &ObjectId, serial: u64) -> Outbox {
+    owner.receives(2, announced(id, instance(2, serial), true, Progress::Complete))
+}
+
+/// Nothing is left of any question.
+fn assert_no_questions(owner: &Owner) {
+    assert_eq!(owner.directory.asked.len(), 0);
+    assert!(owner.directory.entries.iter().all(|(_, entry)| !entry.has_questions()));
+}
+
+/// Goal: a cancellation finds its question by node and number, whatever it is about.
+#[test]
+fn a_cancellation_closes_the_question_of_its_node_and_number() {
+    let mut owner = Owner::new();
+    let id = minted();
+    let all = [
+        Question::Watch { id: id.clone(), seen: false },
+        Question::Locations { id: id.clone(), known: Some(vec![]) },
+        Question::Latest { prefix: "policy/".parse().unwrap(), after: None },
+    ];
+    for node in 2..=3 {
+        for (number, question) in (1..).zip(&all) {
+            let answer = owner.receives(node, ask(number, question.clone()));
+            assert_eq!(answer, [answered(node, number, Answer::Pending)]);
+        }
+    }
+    for number in 1..=3 {
+        let number = QuestionId(number);
+        assert_eq!(owner.receives(2, Message::Cancel { number }), []);
+    }
+    assert_eq!(owner.directory.asked.len(), 3);
+    let outbox = put(&mut owner, &version(1), 1);
+    let ObjectId::Named(name) = version(1) else { unreachable!() };
+    assert_eq!(outbox, [answered(3, 3, Answer::Latest(name))]);
+    owner.receives(3, Message::Cancel { number: QuestionId(1) });
+    owner.receives(3, Message::Cancel { number: QuestionId(2) });
+    assert_no_questions(&owner);
+}
+
+#[test]
+fn a_question_of_the_same_number_replaces_the_earlier_one() {
+    let mut owner = Owner::new();
+    owner.receives(3, watch(&minted()));
+    owner.receives(3, latest(1, Some(7)));
+    owner.receives(3, latest(1, None));
+    let number = match watch(&minted()) {
+        Message::Ask { number, .. } => number,
+        other => panic!("{other:?}"),
+    };
+    owner.receives(3, latest(number.0, Some(3)));
+    assert_eq!(owner.directory.asked.len(), 2);
+    let entry = owner.directory.entries.get(&minted());
+    assert!(entry.is_none_or(|entry| !entry.has_questions()));
+    put(&mut owner, &version(4), 1);
+    assert_no_questions(&owner);
+}
+
+/// Goal: the questions of a node go with it, and those of others stay.
+#[test]
+fn the_questions_of_a_departed_node_are_closed() {
+    let mut owner = Owner::new();
+    let id = minted();
+    owner.receives(2, announced(&id, instance(2, 1), true, Progress::Complete));
+    for node in 3..=4 {
+        owner.receives(node, watch(&id));
+        owner.receives(node, latest(1, None));
+        let known = owner.directory.entries.get(&id).unwrap().live.as_ref().unwrap().holdings();
+        owner.receives(node, ask(2, Question::Locations { id: id.clone(), known: Some(known) }));
+        owner.receives(node, locate(&version(9)));
+    }
+    owner.receives(4, delete(&id));
+    let before = owner.directory.asked.len();
+    owner.loses(4);
+    assert!(owner.directory.asked.len() < before);
+    let is_of = |node: NodeId| {
+        let kinds = [Kind::Source, Kind::Watch, Kind::Locations, Kind::Delete, Kind::Latest];
+        let entries = owner.directory.entries.iter().map(|(_, entry)| entry);
+        let count = |entry: &super::entry::Entry| {
+            let of_kind =
+                |kind: &Kind| entry.open(*kind).filter(|((asker, _), _)| *asker == node).count();
+            kinds.iter().map(of_kind).sum::<usize>()
+        };
+        entries.map(count).sum::<usize>()
+    };
+    assert_eq!((is_of(NodeId(4)), is_of(NodeId(3)) > 0), (0, true));
+    assert_eq!(owner.directory.asked.latest_of(NodeId(4)), 0);
+}
+
+/// Goal: an entry that this node no longer owns takes its questions with it.
+#[test]
+fn the_questions_of_a_removed_entry_are_closed() {
+    let mut owner = Owner::new();
+    let id = (0..).map(|at| format!("x{at}").parse::<ObjectId>().unwrap()).find(|id| {
+        let owners = owner.members.owners(id);
+        !owners.contains(NodeId(1))
+    });
+    let id = id.unwrap();
+    owner.receives(3, watch(&id));
+    owner.receives(3, announced(&id, instance(3, 1), true, Progress::Complete));
+    assert_eq!(owner.directory.asked.len(), 1);
+    owner.waits(STRAY_NS);
+    assert_no_questions(&owner);
+}
+
+/// Goal: an announcement looks at the questions that it answers, not at all those below its prefix.
+#[test]
+fn an_announcement_answers_those_that_lack_its_version() {
+    let mut owner = Owner::new();
+    for after in 0..100 {
+        owner.receives(3, latest(1 + after, Some(after)));
+    }
+    for number in 1..=100 {
+        assert_eq!(put(&mut owner, &version(number), number).len(), 1, "{number}");
+    }
+    assert_no_questions(&owner);
+}
+
+/// Goal: the newest version is found without a walk through the others, and the index has no more than the live names.
+#[test]
+fn the_index_of_versions_follows_the_names() {
+    let mut owner = Owner::new();
+    for number in 1..=50 {
+        put(&mut owner, &version(number), number);
+    }
+    assert_eq!(owner.directory.versions.len(), 50);
+    for number in 2..=50 {
+        owner.receives(4, delete(&version(number)));
+    }
+    let ObjectId::Named(name) = version(1) else { unreachable!() };
+    assert_eq!(owner.receives(3, latest(1, None)), [answered(3, 1, Answer::Latest(name))]);
+    assert_eq!(owner.directory.versions.len(), 1, "each name that is gone is looked at once");
+    owner.receives(3, announced(&version(7), instance(3, 1), true, Progress::Complete));
+    assert_eq!(owner.directory.versions.len(), 2, "it exists again");
+    let older = ask(2, Question::OlderVersions { name: "policy/9".parse().unwrap(), retain: 2 });
+    let first = Answer::OlderVersions(Vec::from(["policy/1".parse().unwrap()]));
+    assert_eq!(owner.receives(3, older), [answered(3, 2, first)]);
+}
+
+/// Goal: whatever a question is about, pending membership changes are applied to what it reads.
+#[test]
+fn each_question_about_an_object_names_it() {
+    let (id, name) = (minted(), "policy/1".parse().unwrap());
+    let prefix = "policy/".parse().unwrap();
+    let all = [
+        Question::Watch { id: id.clone(), seen: false },
+        Question::Locations { id: id.clone(), known: None },
+        Question::Delete { id, pruned: false },
+        Question::Latest { prefix, after: None },
+        Question::OlderVersions { name, retain: 1 },
+    ];
+    assert!(all.iter().all(|question| question.subject().is_some()));
+}

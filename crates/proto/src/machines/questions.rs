@@ -1,0 +1,575 @@
+//! Questions of this node to the owners of objects, or to one member, each until the answer that closes it.
+//!
+//! The primary owner gets each question. The backup owner gets it too if the primary owner is unresponsive, does not
+//! answer in time, or has no object to watch yet. When the owners change, the new ones get it, and
+//! the former ones a cancellation. Does not know what follows from an answer.
+
+use crate::{
+    error::Error,
+    id::{Instance, NodeId, ObjectId, QuestionId, ReduceId, RequestId},
+    limits::OWNER_TIMEOUT_NS,
+    machines::world::World,
+    message::Message,
+    question::{Answer, Question},
+    time::Instant,
+    timed::{Deadline, Timed},
+};
+use alloc::{collections::BTreeMap, vec::Vec};
+
+/// The reason for a question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Asker {
+    /// A request of a client.
+    Request(RequestId),
+    /// The object is an input of this reduce.
+    Reduce(ReduceId),
+    /// A client wants a range of the object.
+    Range(RequestId),
+    /// All parts of this result are here, but it is not known whether it is complete.
+    Parts(Instance),
+}
+
+/// All open questions.
+#[derive(Debug, Default)]
+pub(crate) struct Questions {
+    open: Timed<QuestionId, OpenQuestion>,
+    /// The questions of each asker, by their subject: at most one about each.
+    by_asker: BTreeMap<(Asker, Option<ObjectId>), QuestionId>,
+    /// The number of questions of each asker that have no answer.
+    unanswered: BTreeMap<Asker, usize>,
+    /// The number of questions for a newer name.
+    latest: usize,
+    /// The walk through the questions after an owner has become unresponsive: the last one that it has reached.
+    walk: Option<Option<QuestionId>>,
+    /// When to continue with what is due: at most a slice of the questions is handled at a time.
+    resumed_at: Instant,
+}
+
+/// A question without its last answer.
+#[derive(Debug)]
+struct OpenQuestion {
+    question: Question,
+    asker: Asker,
+    /// The primary owner that has it, or the member.
+    primary: NodeId,
+    /// The backup owner, if it has the question too.
+    backup: Option<NodeId>,
+    is_answered: bool,
+    next: Option<Next>,
+}
+
+/// What happens to a question without another answer, and when.
+#[derive(Clone, Copy, Debug)]
+enum Next {
+    /// The backup owner gets it too.
+    Backup(Instant),
+    /// The owners get it again.
+    Again(Instant),
+}
+
+impl Deadline for OpenQuestion {
+    fn deadline(&self) -> Option<Instant> {
+        self.next.map(|(Next::Backup(at) | Next::Again(at))| at)
+    }
+}
+
+/// The number of questions that one event handles: 1 to 2 us each.
+fn slice(world: &World) -> usize {
+    (world.config().slice.entries / 4).max(1)
+}
+
+impl Questions {
+    pub(crate) fn len(&self) -> usize {
+        self.open.len()
+    }
+
+    /// The number of the last open question.
+    #[cfg(test)]
+    pub(crate) fn last(&self) -> Option<&QuestionId> {
+        self.open.last_key()
+    }
+
+    /// The number of questions for a newer name.
+    pub(crate) const fn latest(&self) -> usize {
+        self.latest
+    }
+
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        let walk = self.walk.is_some().then(Instant::default);
+        let next = self.open.deadline().into_iter().chain(walk).min();
+        next.map(|at| at.max(self.resumed_at))
+    }
+
+    /// Sends a question to the owners of its subject, or sends it again.
+    pub(crate) fn ask(&mut self, asker: Asker, question: Question, world: &mut World) {
+        let Some(id) = question.subject() else { return };
+        let key = (asker, Some(id));
+        if let Some(number) = self.by_asker.get(&key) {
+            return self.send(*number, world);
+        }
+        let (_, Some(id)) = key else { return };
+        let primary = world.members().owners(&id).primary;
+        let is_deletion = matches!(question, Question::Delete { .. });
+        let number = self.insert(asker, question, primary, world);
+        self.send(number, world);
+        if is_deletion {
+            self.send_backup(number, world);
+        }
+    }
+
+    /// Sends a question to a member.
+    pub(crate) fn ask_member(
+        &mut self,
+        asker: Asker,
+        node: NodeId,
+        question: Question,
+        world: &mut World,
+    ) {
+        let number = self.insert(asker, question, node, world);
+        self.send(number, world);
+    }
+
+    fn insert(
+        &mut self,
+        asker: Asker,
+        question: Question,
+        primary: NodeId,
+        world: &mut World,
+    ) -> QuestionId {
+        let number = QuestionId(world.next_serial());
+        self.latest += usize::from(matches!(question, Question::Latest { .. }));
+        // A deletion waits for the holders.
+        let (backup, is_answered, next) = (None, matches!(question, Question::Delete { .. }), None);
+        self.by_asker.insert((asker, question.subject()), number);
+        let open = OpenQuestion { question, asker, primary, backup, is_answered, next };
+        self.open.insert(number, open);
+        if !is_answered {
+            *self.unanswered.entry(asker).or_default() += 1;
+        }
+        number
+    }
+
+    /// Sends a question to its primary owner, and to the backup owner if the primary is unresponsive.
+    fn send(&mut self, number: QuestionId, world: &mut World) {
+        let Some(open) = self.open.get(&number) else { return };
+        let question = open.question.clone();
+        world.send(open.primary, Message::Ask { number, question });
+        if !open.question.expects_reply() {
+            return;
+        }
+        let (subject, is_own) = (open.question.subject(), open.primary == world.me());
+        let Some(id) = subject else { return };
+        if world.standby(&id).is_some() {
+            self.send_backup(number, world);
+        } else if !is_own && world.members().owners(&id).backup.is_some() {
+            let at = world.now() + OWNER_TIMEOUT_NS;
+            self.open.update(&number, |open| open.next = Some(Next::Backup(at)));
+        }
+    }
+
+    /// Sends a question to the backup owner.
+    fn send_backup(&mut self, number: QuestionId, world: &mut World) {
+        let sent = self.open.update(&number, |open| {
+            open.next = None;
+            let backup = world.members().owners(&open.question.subject()?).backup?;
+            open.backup = Some(backup);
+            Some((backup, open.question.clone()))
+        });
+        if let Some((backup, question)) = sent.flatten() {
+            world.send(backup, Message::Ask { number, question });
+        }
+    }
+
+    /// Sends a question again later. The owner that answered has closed it.
+    pub(crate) fn ask_later(&mut self, number: QuestionId, world: &World) {
+        let at = world.now() + OWNER_TIMEOUT_NS;
+        self.open.update(&number, |open| open.next = Some(Next::Again(at)));
+    }
+
+    /// Whether a member may answer a question. To one that is closed, any may: it has no effect.
+    pub(crate) fn accepts(
+        &self,
+        from: NodeId,
+        number: QuestionId,
+        answer: &Answer,
+        world: &World,
+    ) -> bool {
+        let Some(open) = self.open.get(&number) else { return true };
+        let is_from_owner = match open.question.subject() {
+            Some(id) => id.minter() == Some(from) || world.members().owners(&id).contains(from),
+            None => open.primary == from,
+        };
+        is_from_owner && open.question.takes(answer)
+    }
+
+    /// Records an answer. Returns the asker and the question; None if the answer has no effect.
+    pub(crate) fn answered(
+        &mut self,
+        from: NodeId,
+        number: QuestionId,
+        answer: &Answer,
+        world: &mut World,
+    ) -> Option<(Asker, Question)> {
+        let Some(open) = self.open.get(&number) else {
+            // Both owners got the question, and the first answer has closed it.
+            if answer.keeps_open() {
+                world.send(from, Message::Cancel { number });
+            }
+            return None;
+        };
+        let owners = open.question.subject().map(|id| world.members().owners(&id));
+        let is_primary = owners.is_none_or(|owners| owners.primary == from);
+        // Only the primary owner has records of all copies.
+        if matches!(open.question, Question::Delete { .. }) && !is_primary {
+            return None;
+        }
+        let was_answered = open.is_answered;
+        self.open.update(&number, |open| {
+            (open.is_answered, open.next) = (true, None);
+            if let Question::Watch { seen, .. } = &mut open.question {
+                *seen = *seen && *answer == Answer::Pending || matches!(answer, Answer::Found(_));
+            }
+        });
+        let open = self.open.get(&number)?;
+        let (asker, question, lacks_backup) =
+            (open.asker, open.question.clone(), open.backup.is_none());
+        if !was_answered {
+            self.has_answer(asker);
+        }
+        // Otherwise, if the primary owner freezes or is partitioned before the object appears, the notification would
+        // be late by the time until its failure is detected.
+        let is_watched = matches!(question, Question::Watch { .. })
+            && *answer == Answer::Pending
+            && !matches!(asker, Asker::Parts(_));
+        if is_watched && is_primary && lacks_backup {
+            self.send_backup(number, world);
+        }
+        Some((asker, question))
+    }
+
+    /// Closes a question. The owners that have it, except the owner that closed it, get a cancellation.
+    pub(crate) fn close(
+        &mut self,
+        number: QuestionId,
+        closed_by: Option<NodeId>,
+        world: &mut World,
+    ) {
+        let Some(open) = self.open.remove(&number) else { return };
+        self.latest -= usize::from(matches!(open.question, Question::Latest { .. }));
+        self.by_asker.remove(&(open.asker, open.question.subject()));
+        if !open.is_answered {
+            self.has_answer(open.asker);
+        }
+        if open.question.is_kept() {
+            let others = [Some(open.primary), open.backup].into_iter().flatten();
+            for other in others.filter(|other| Some(*other) != closed_by) {
+                world.send(other, Message::Cancel { number });
+            }
+        }
+    }
+
+    /// Closes all questions of an asker.
+    pub(crate) fn close_of(&mut self, asker: Asker, world: &mut World) {
+        for number in self.numbers(asker).collect::<Vec<QuestionId>>() {
+            self.close(number, None, world);
+        }
+    }
+
+    fn has_answer(&mut self, asker: Asker) {
+        if let Some(unanswered) = self.unanswered.get_mut(&asker) {
+            *unanswered -= 1;
+            if *unanswered == 0 {
+                self.unanswered.remove(&asker);
+            }
+        }
+    }
+
+    fn numbers(&self, asker: Asker) -> impl Iterator<Item = QuestionId> {
+        let from = self.by_asker.range((asker, None)..);
+        from.take_while(move |((of, _), _)| *of == asker).map(|(_, number)| *number)
+    }
+
+    /// The questions of an asker, each with the member that got it first.
+    pub(crate) fn of(&self, asker: Asker) -> impl Iterator<Item = (&Question, NodeId)> {
+        let open = self.numbers(asker).filter_map(|number| self.open.get(&number));
+        open.map(|open| (&open.question, open.primary))
+    }
+
+    /// Whether no question of an asker waits for its first answer.
+    pub(crate) fn are_answered(&self, asker: Asker) -> bool {
+        !self.unanswered.contains_key(&asker)
+    }
+
+    /// Repeats what is due.
+    pub(crate) fn expire(&mut self, world: &mut World) {
+        if self.resumed_at > world.now() {
+            return;
+        }
+        let due = self.open.some_due(world.now(), slice(world));
+        if due.len() == slice(world) {
+            self.resumed_at = world.now() + world.config().slice.pause_ns;
+        }
+        for number in due {
+            match self.open.get(&number).and_then(|open| open.next) {
+                Some(Next::Again(_)) => {
+                    self.open.update(&number, |open| open.next = None);
+                    self.send(number, world);
+                }
+                _ => self.send_backup(number, world),
+            }
+        }
+    }
+
+    /// Begins a walk through the questions, since an owner is unresponsive.
+    pub(crate) const fn walk(&mut self) {
+        self.walk = Some(None);
+    }
+
+    /// The question after another one, or the first.
+    pub(crate) fn next_after(&self, after: Option<QuestionId>) -> Option<QuestionId> {
+        self.open.next_after(after.as_ref())
+    }
+
+    /// The next questions of the walk, if a slice is due.
+    pub(crate) fn next_slice(&mut self, world: &World) -> Vec<QuestionId> {
+        let mut next = Vec::new();
+        let Some(mut after) = self.walk.filter(|_| self.resumed_at <= world.now()) else {
+            return next;
+        };
+        while next.len() < slice(world) {
+            let Some(number) = self.next_after(after) else {
+                self.walk = None;
+                return next;
+            };
+            next.push(number);
+            after = Some(number);
+        }
+        self.walk = Some(after);
+        self.resumed_at = world.now() + world.config().slice.pause_ns;
+        next
+    }
+
+    /// The object of a question.
+    pub(crate) fn subject(&self, number: QuestionId) -> Option<ObjectId> {
+        self.open.get(&number)?.question.subject()
+    }
+
+    /// The object that a question deletes.
+    pub(crate) fn deleted_by(&self, number: QuestionId) -> Option<&ObjectId> {
+        match &self.open.get(&number)?.question {
+            Question::Delete { id, .. } => Some(id),
+            _ => None,
+        }
+    }
+
+    /// Sends a question to the owners that do not have it. Returns the error if it was for a member that is gone.
+    pub(crate) fn follow_owners(
+        &mut self,
+        number: QuestionId,
+        has_lost: impl Fn(NodeId) -> bool,
+        world: &mut World,
+    ) -> Option<(NodeId, Error)> {
+        let open = self.open.get(&number)?;
+        let (primary, backup) = (open.primary, open.backup);
+        let Some(id) = open.question.subject() else {
+            if !world.members().contains(primary) {
+                return Some((primary, open.question.member_gone(primary)));
+            }
+            if has_lost(primary) {
+                self.send(number, world);
+            }
+            return None;
+        };
+        let owners = world.members().owners(&id);
+        let former = [Some(primary), backup].into_iter().flatten();
+        let former = former.filter(|node| open.question.is_kept() && !owners.contains(*node));
+        former.for_each(|node| world.send(node, Message::Cancel { number }));
+        let lacks_backup = open.question.expects_reply()
+            && owners.backup.is_some()
+            && (backup != owners.backup && (backup.is_some() || world.standby(&id).is_some())
+                || backup.is_some_and(&has_lost));
+        let lacks_primary = primary != owners.primary || has_lost(owners.primary);
+        self.open.update(&number, |open| {
+            open.primary = owners.primary;
+            let both = [Some(primary), backup].into_iter().flatten();
+            open.backup = both.into_iter().find(|node| Some(*node) == owners.backup);
+        });
+        if lacks_primary {
+            self.send(number, world);
+        }
+        if lacks_backup {
+            self.send_backup(number, world);
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::format;
+
+    use super::*;
+    use crate::event::Action;
+
+    const OTHER: NodeId = NodeId(3);
+
+    fn sent(world: &mut World) -> Vec<(u64, Message)> {
+        let sent = |action| match action {
+            Action::Send { to, message } => Some((to.0, message)),
+            _ => None,
+        };
+        world.taken().into_iter().filter_map(sent).collect()
+    }
+
+    /// Node 1 of five, and an object of node 2.
+    fn world() -> (World, ObjectId) {
+        (World::of(5), ObjectId::Minted { node: NodeId(2), serial: 1 })
+    }
+
+    fn watch(id: &ObjectId) -> Question {
+        Question::Watch { id: id.clone(), seen: false }
+    }
+
+    fn reduce(serial: u64) -> Asker {
+        Asker::Reduce(ReduceId { node: NodeId(1), serial })
+    }
+
+    /// The number of the only question that was sent, and its receiver.
+    fn asked(world: &mut World) -> (u64, QuestionId) {
+        match &sent(world)[..] {
+            [(to, Message::Ask { number, .. })] => (*to, *number),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_owners_that_have_a_question_get_its_cancellation() {
+        let ((mut world, id), mut questions) = (world(), Questions::default());
+        let backup = world.members().owners(&id).backup.unwrap();
+        questions.ask(reduce(7), watch(&id), &mut world);
+        let (to, number) = asked(&mut world);
+        assert_eq!(to, 2);
+        questions.answered(NodeId(2), number, &Answer::Pending, &mut world);
+        assert_eq!(asked(&mut world), (backup.0, number), "the object does not exist yet");
+        questions.close_of(reduce(7), &mut world);
+        let cancel = Message::Cancel { number };
+        assert_eq!(sent(&mut world), [(2, cancel.clone()), (backup.0, cancel.clone())]);
+        // A late answer of an owner that keeps it.
+        questions.answered(OTHER, number, &Answer::Pending, &mut world);
+        assert_eq!(sent(&mut world), [(OTHER.0, cancel)]);
+        assert_eq!((questions.len(), questions.deadline()), (0, None));
+        assert!(questions.by_asker.is_empty() && questions.unanswered.is_empty());
+    }
+
+    #[test]
+    fn the_backup_owner_gets_a_question_if_the_primary_owner_does_not_answer() {
+        let ((mut world, id), mut questions) = (world(), Questions::default());
+        questions.ask(reduce(7), watch(&id), &mut world);
+        let (_, number) = asked(&mut world);
+        assert!(!questions.are_answered(reduce(7)));
+        world.wait_until(questions.deadline().expect("the primary owner may not answer"));
+        questions.expire(&mut world);
+        let backup = world.members().owners(&id).backup.unwrap();
+        assert_eq!(asked(&mut world), (backup.0, number));
+        assert_eq!(questions.deadline(), None);
+        questions.answered(backup, number, &Answer::Pending, &mut world);
+        assert!(questions.are_answered(reduce(7)));
+    }
+
+    #[test]
+    fn an_asker_has_one_question_about_an_object() {
+        let ((mut world, id), mut questions) = (world(), Questions::default());
+        questions.ask(reduce(7), watch(&id), &mut world);
+        let first = asked(&mut world);
+        questions.ask(reduce(7), watch(&id), &mut world);
+        assert_eq!(asked(&mut world), first);
+        questions.ask(reduce(8), watch(&id), &mut world);
+        assert_ne!(asked(&mut world), first);
+        assert_eq!(questions.len(), 2);
+    }
+
+    /// Goal: neither a membership change nor an unresponsive owner holds up a node with very many questions.
+    #[test]
+    fn an_event_sends_a_slice_of_the_questions_to_new_owners() {
+        let (mut world, mut questions) = (World::of(5), Questions::default());
+        let most = slice(&world);
+        let count = 20 * most as u64;
+        for serial in 0..count {
+            questions.ask(
+                reduce(serial),
+                watch(&ObjectId::Minted { node: NodeId(2), serial }),
+                &mut world,
+            );
+        }
+        sent(&mut world);
+        questions.walk();
+        let (mut again, mut events) = (0, 0);
+        while let Some(at) = questions.deadline().filter(|_| questions.walk.is_some()) {
+            world.wait_until(at);
+            let slice = questions.next_slice(&world);
+            assert!(slice.len() <= most);
+            for number in slice {
+                let has_lost = |node| node == NodeId(2);
+                assert!(questions.follow_owners(number, has_lost, &mut world).is_none());
+            }
+            again += sent(&mut world).len();
+            events += 1;
+        }
+        assert_eq!((again as u64, events), (count, 1 + count as usize / most));
+        // All of them are due at the same time.
+        world.wait_until(questions.deadline().unwrap() + OWNER_TIMEOUT_NS);
+        questions.expire(&mut world);
+        // This node is the backup owner of some objects.
+        assert!((1..=most).contains(&sent(&mut world).len()));
+        let pause_ns = world.config().slice.pause_ns;
+        assert_eq!(questions.deadline(), Some(world.now() + pause_ns), "the others follow");
+    }
+
+    #[test]
+    fn a_new_primary_owner_gets_the_question_and_a_former_one_the_cancellation() {
+        let (mut world, mut questions) = (World::of(5), Questions::default());
+        let name = (0..).map(|number| format!("x{number}").parse::<ObjectId>().unwrap());
+        let is_of_others = |id: &ObjectId| {
+            let owners = world.members().owners(id);
+            !owners.contains(NodeId(1)) && owners.primary == NodeId(2)
+        };
+        let id = name.into_iter().find(is_of_others).unwrap();
+        let backup = world.members().owners(&id).backup.unwrap();
+        questions.ask(reduce(7), watch(&id), &mut world);
+        let (_, number) = asked(&mut world);
+        questions.answered(NodeId(2), number, &Answer::Pending, &mut world);
+        sent(&mut world);
+        world.members_mut().remove(NodeId(2));
+        questions.follow_owners(number, |_| false, &mut world);
+        let second = world.members().owners(&id).backup.unwrap();
+        let receivers: Vec<u64> = sent(&mut world).into_iter().map(|(to, _)| to).collect();
+        assert_eq!(world.members().owners(&id).primary, backup);
+        assert!(receivers.contains(&backup.0), "{receivers:?} {second}");
+    }
+
+    #[test]
+    fn a_deletion_goes_to_both_owners_and_the_primary_owner_answers() {
+        let ((mut world, id), mut questions) = (world(), Questions::default());
+        let asker = Asker::Request(RequestId(1));
+        let backup = world.members().owners(&id).backup.unwrap();
+        questions.ask(asker, Question::Delete { id, pruned: false }, &mut world);
+        let receivers: Vec<u64> = sent(&mut world).into_iter().map(|(to, _)| to).collect();
+        assert_eq!(receivers, [2, backup.0]);
+        let number = *questions.last().unwrap();
+        assert!(questions.answered(backup, number, &Answer::Deleted, &mut world).is_none());
+        assert!(questions.answered(NodeId(2), number, &Answer::Deleted, &mut world).is_some());
+    }
+
+    #[test]
+    fn a_question_to_a_member_ends_with_it() {
+        let (mut world, mut questions) = (World::of(3), Questions::default());
+        let asker = Asker::Request(RequestId(1));
+        let list = Question::List { prefix: "".into(), after: None };
+        questions.ask_member(asker, OTHER, list, &mut world);
+        let (to, number) = asked(&mut world);
+        assert_eq!(to, OTHER.0);
+        world.members_mut().remove(OTHER);
+        let ended = questions.follow_owners(number, |_| false, &mut world);
+        assert!(matches!(ended, Some((OTHER, Error::NodeDown(_)))), "{ended:?}");
+    }
+}
