@@ -7,7 +7,7 @@ use super::{
     *,
 };
 use crate::{
-    id::{NodeId, ObjectId},
+    id::{NodeId, ObjectId, RequestId},
     members::Member,
     message::{Message, Progress},
     question::Question,
@@ -50,6 +50,23 @@ fn an_entry_is_up_to_date_between_two_slices() {
     owner.walk_all();
     assert!(ids[..8].iter().all(|id| owner.holders(id) == [3]));
     assert_eq!(owner.holders(last), [3, 4]);
+}
+
+#[test]
+fn a_range_comes_from_no_node_that_is_gone() {
+    let mut owner = sliced();
+    let ids: Vec<ObjectId> = (1..=9).map(|serial| minted_by(1, serial)).collect();
+    for (id, serial) in ids.iter().zip(1..) {
+        owner.receives(2, announced(id, instance(2, serial), true, Progress::Complete));
+    }
+    owner.loses(2);
+    assert!(owner.walk.upto.is_some(), "one of nine entries was updated");
+    let (id, instance, request) = (ids[8].clone(), instance(2, 9), RequestId(1));
+    let (bytes, avoid, not_here) = (1, Vec::new(), None);
+    let message = Message::LocateRange { id, instance, bytes, avoid, not_here, request };
+    let outbox = owner.receives(4, message);
+    let reply = (NodeId(4), Message::RangeLocated { request, source: None });
+    assert!(outbox.contains(&reply), "{outbox:?}");
 }
 
 #[test]
