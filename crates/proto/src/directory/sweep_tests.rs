@@ -53,13 +53,15 @@ fn an_entry_is_up_to_date_between_two_slices() {
 }
 
 #[test]
-fn a_range_comes_from_no_node_that_is_gone() {
+fn a_range_comes_from_no_node_that_lost_its_copy() {
     let mut owner = sliced();
     let ids: Vec<ObjectId> = (1..=9).map(|serial| minted_by(1, serial)).collect();
     for (id, serial) in ids.iter().zip(1..) {
         owner.receives(2, announced(id, instance(2, serial), true, Progress::Complete));
     }
+    let member = owner.member(2);
     owner.loses(2);
+    owner.meets(member);
     assert!(owner.walk.upto.is_some(), "one of nine entries was updated");
     let (id, instance, request) = (ids[8].clone(), instance(2, 9), RequestId(1));
     let (bytes, avoid, not_here) = (1, Vec::new(), None);
