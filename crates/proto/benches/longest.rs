@@ -98,12 +98,14 @@ impl Timed {
     }
 
     /// Handles deadlines until nothing is due within a millisecond.
-    fn settle(&mut self) {
+    fn settle(&mut self) -> Vec<Action> {
+        let mut actions = Vec::new();
         let is_due =
             |timed: &Self| timed.node.deadline().is_some_and(|at| at.0 <= timed.now + 1_000_000);
         while is_due(self) {
-            self.handle(Event::DeadlinePassed);
+            actions.extend(self.handle(Event::DeadlinePassed));
         }
+        actions
     }
 
     fn receive(&mut self, from: NodeId, message: Message) -> Vec<Action> {
@@ -263,7 +265,8 @@ fn lost_inputs() {
     let count = FOLDED;
     let body =
         Request::Reduce { inputs: inputs.clone(), op: Op::Sum, count, id: None, ttl_ns: None };
-    let watched = timed.ask(body).into_iter().filter_map(|action| match action {
+    let asked = timed.ask(body).into_iter().chain(timed.settle());
+    let watched = asked.filter_map(|action| match action {
         Action::Send { message: Message::Ask { number, question }, .. } => {
             Some((question.subject()?, number))
         }
@@ -293,6 +296,7 @@ fn lost_inputs() {
     timed.report(&format!("{LOST} of those are lost"));
     timed.begin();
     timed.handle(Event::PeerUnreachable { node: NodeId(3), is_dead: true });
+    timed.settle();
     timed.report("a member with a seventh of the others fails");
 }
 

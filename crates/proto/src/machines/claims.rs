@@ -29,7 +29,6 @@ use crate::{
     id::{ClientId, Instance, NodeId, ObjectId, ReduceId, RequestId},
     machines::{membership_change::MembershipChange, world::World},
     message::{Announce, Message, Progress},
-    reduce::Step,
     table::{Copy, Table},
     time::Instant,
     timed::key_after,
@@ -86,12 +85,12 @@ enum State {
 }
 
 /// For whom an id or name is reserved.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) enum Holder {
     /// A client. The work of its request ends with the reservation. Any client may fill a slot.
     Client(ClientId),
-    /// A reduce, for its result. It takes these steps once the name is granted.
-    Reduce(ReduceId, Vec<Step>),
+    /// A reduce, for its result. It begins once the name is granted.
+    Reduce(ReduceId),
 }
 
 /// How a client ended that may have reserved objects.
@@ -355,11 +354,7 @@ impl Claims {
     pub(crate) fn granted(&mut self, id: &ObjectId) -> Option<(Holder, RequestId)> {
         let reservation = self.reservations.get_mut(id).filter(|it| it.is_asked())?;
         reservation.state = State::Granted;
-        let holder = match &mut reservation.holder {
-            Holder::Client(client) => Holder::Client(*client),
-            Holder::Reduce(key, steps) => Holder::Reduce(*key, core::mem::take(steps)),
-        };
-        Some((holder, reservation.request))
+        Some((reservation.holder, reservation.request))
     }
 
     /// Whether this instance represents the reservation of a name or slot.
@@ -446,7 +441,7 @@ impl Claims {
         }
         if let Some(Reservation { instance: Some(instance), request, .. }) = self.remove(id, world)
         {
-            let (id, holder) = (id.clone(), Holder::Reduce(key, Vec::new()));
+            let (id, holder) = (id.clone(), Holder::Reduce(key));
             self.add(id, Some(instance), State::Granted, request, holder);
         }
         true

@@ -6,8 +6,9 @@
 use alloc::{
     boxed::Box,
     collections::{BTreeMap, BTreeSet, VecDeque},
+    format,
     string::String,
-    vec::Vec,
+    vec::{self, Vec},
 };
 
 use crate::{
@@ -21,7 +22,8 @@ use crate::{
         world::World,
     },
     message::{FoldKey, FoldOrder},
-    reduce::{PlanContext, Reduce, Step},
+    meta::Op,
+    reduce::{Candidates, PlanContext, Reduce, Step},
     table::Table,
     time::Instant,
     timed::{Deadline, Timed},
@@ -31,6 +33,12 @@ use crate::{
 pub(crate) struct Coordinator {
     all: Timed<ReduceId, Started>,
     by_result: BTreeMap<ObjectId, ReduceId>,
+    /// Requests whose inputs are read, a slice at a time.
+    reading: VecDeque<(RequestId, ReduceRequest)>,
+    /// Reduces that have inputs to watch.
+    watching: BTreeSet<ReduceId>,
+    /// When the next slice of both is due.
+    resumes_at: Instant,
     /// Results of current epochs that wait for capacity or memory.
     awaited_results: BTreeMap<ReduceId, AwaitedResult>,
     /// The inputs of results that are held here.
@@ -51,12 +59,48 @@ pub(crate) struct AwaitedResult {
     pub(crate) order: Option<FoldOrder>,
 }
 
+/// A request for a reduce, whose inputs may be very many.
+#[derive(Debug)]
+pub(crate) struct ReduceRequest {
+    pub(crate) op: Op,
+    pub(crate) count: usize,
+    pub(crate) id: Option<ObjectId>,
+    pub(crate) ttl_ns: Option<u64>,
+    /// The number of inputs, duplicates included, and those that are not read yet.
+    pub(crate) given: usize,
+    pub(crate) unread: vec::IntoIter<ObjectId>,
+    pub(crate) candidates: Candidates,
+}
+
+impl ReduceRequest {
+    /// Reads the next inputs, at most `most`. Returns whether none is left.
+    pub(crate) fn read(&mut self, most: usize) -> bool {
+        self.unread.by_ref().take(most).for_each(|id| self.candidates.insert(id));
+        self.unread.len() == 0
+    }
+
+    /// What is wrong with the inputs, if anything.
+    pub(crate) fn why_invalid(&self) -> Option<String> {
+        let (all, distinct) = (self.given, self.candidates.len());
+        if distinct < all {
+            let repeated = all - distinct;
+            return Some(format!(
+                "{repeated} of {all} inputs are duplicates: pass each input once"
+            ));
+        }
+        let result = self.id.as_ref().filter(|id| self.candidates.contains(id))?;
+        Some(format!("{result} is an input: choose another name for the result"))
+    }
+}
+
 /// A reduce that a client has started.
 #[derive(Debug)]
 pub(crate) struct Started {
     pub(crate) reduce: Reduce,
     /// The lifetime of its result; `None` if it lives until it is deleted.
     pub(crate) terms: Option<Box<Terms>>,
+    /// Inputs to watch, in order.
+    pub(crate) unwatched: VecDeque<ObjectId>,
     pub(crate) client: ClientId,
     /// The request, whose work ends with the reduce.
     pub(crate) request: RequestId,
@@ -98,7 +142,56 @@ impl Coordinator {
     }
 
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.all.deadline()
+        let next_slice = self.has_inputs_left().then_some(self.resumes_at);
+        self.all.deadline().into_iter().chain(next_slice).min()
+    }
+
+    /// Whether any input is to be read or watched.
+    pub(crate) fn has_inputs_left(&self) -> bool {
+        !self.reading.is_empty() || !self.watching.is_empty()
+    }
+
+    /// Whether the next slice of inputs may be read or watched.
+    pub(crate) fn resumes(&self, now: Instant) -> bool {
+        self.resumes_at <= now
+    }
+
+    /// Schedules the next slice.
+    pub(crate) fn pause(&mut self, until: Instant) {
+        self.resumes_at = until;
+    }
+
+    /// Continues to read the inputs of a request later.
+    pub(crate) fn read_later(&mut self, request: RequestId, reduce: ReduceRequest) {
+        self.reading.push_back((request, reduce));
+    }
+
+    /// A request whose inputs are not read completely.
+    pub(crate) fn next_unread(&mut self) -> Option<(RequestId, ReduceRequest)> {
+        self.reading.pop_front()
+    }
+
+    /// Watches the inputs of a reduce from now on.
+    pub(crate) fn start_watching(&mut self, key: ReduceId) {
+        self.watching.insert(key);
+    }
+
+    /// Watches an input again.
+    pub(crate) fn watch_later(&mut self, key: ReduceId, input: ObjectId) {
+        self.all.update(&key, |started| started.unwatched.push_back(input));
+        self.watching.insert(key);
+    }
+
+    /// The next input to watch.
+    pub(crate) fn next_unwatched(&mut self) -> Option<(ReduceId, ObjectId)> {
+        while let Some(key) = self.watching.first().copied() {
+            let input = self.all.update(&key, |started| started.unwatched.pop_front());
+            if let Some(input) = input.flatten() {
+                return Some((key, input));
+            }
+            self.watching.remove(&key);
+        }
+        None
     }
 
     pub(crate) fn due(&self, now: Instant) -> Vec<ReduceId> {
@@ -272,6 +365,7 @@ impl Coordinator {
         world: &mut World,
     ) -> Option<Reduce> {
         let Started { reduce, request, .. } = self.all.remove(&key)?;
+        self.watching.remove(&key);
         self.by_result.remove(reduce.result());
         world.act(Action::WorkEnded { request });
         questions.close_of(Asker::Reduce(key), world);
@@ -342,7 +436,6 @@ mod tests {
     use alloc::vec;
 
     use super::*;
-    use crate::meta::Op;
 
     fn result(serial: u64) -> ObjectId {
         ObjectId::Minted { node: NodeId(1), serial }
@@ -351,7 +444,8 @@ mod tests {
     fn reduce(serial: u64) -> (ReduceId, Reduce) {
         let key = ReduceId { node: NodeId(1), serial };
         let (me, input, now) = (NodeId(1), result(1_000_000 + serial), Instant::default());
-        let inputs = &[input][..];
+        let mut inputs = Candidates::default();
+        inputs.insert(input);
         let reduce =
             Reduce::new(me, key, result(serial), Op::Sum, inputs, 1, now, Some(now + serial), None);
         (key, reduce.0)
@@ -363,7 +457,8 @@ mod tests {
         for serial in [30, 10, 20] {
             let (key, reduce) = reduce(serial);
             let (client, request) = (ClientId(1), RequestId(serial));
-            coordinator.begin(key, Started { reduce, terms: None, client, request });
+            let unwatched = VecDeque::new();
+            coordinator.begin(key, Started { reduce, terms: None, client, request, unwatched });
         }
         assert_eq!(coordinator.deadline(), Some(Instant(10)));
         let due = coordinator.due(Instant(20));

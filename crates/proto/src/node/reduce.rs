@@ -19,15 +19,16 @@ use crate::{
     limits::{FOLDED_INPUTS_MAX, REDUCE_INPUTS_MAX, limit_name},
     machines::{
         claims::{Ending, Holder},
-        coordinator::Started,
+        coordinator::{ReduceRequest, Started},
         questions::Asker,
         requests::{RequestContext, RequestKind},
+        walk::Walk,
     },
     message::{FoldKey, Found, Message},
     meta::Op,
     mutants::{self, Mutant},
     question::Question,
-    reduce::{PlanContext, Reduce, Step},
+    reduce::{Candidates, PlanContext, Reduce, Step},
     request::Reply,
     table::State,
     time::Instant,
@@ -50,22 +51,61 @@ impl Node {
             let limit = limit_name!(REDUCE_INPUTS_MAX);
             self.world.limit_reached(LimitSubject::Client(context.client), limit);
         }
-        let count = count as usize;
-        if let Some(said) = why_invalid(&inputs, count, id.as_ref()) {
+        let (count, given) = (count as usize, inputs.len());
+        if let Some(said) = why_invalid(given, count, id.as_ref()) {
             return Some(Err(Error::InvalidArgument(said)));
         }
+        let (unread, candidates) = (inputs.into_iter(), Candidates::default());
+        let mut reduce = ReduceRequest { op, count, id, ttl_ns, given, unread, candidates };
+        if reduce.read(self.world.config().slice.entries) {
+            return self.start_reduce(context, reduce);
+        }
+        self.requests.remember(context, RequestKind::Reduce, &self.world);
+        self.coordinator.read_later(context.request, reduce);
+        self.pause_inputs();
+        None
+    }
+
+    fn pause_inputs(&mut self) {
+        self.coordinator.pause(self.world.now() + self.world.config().slice.pause_ns);
+    }
+
+    /// Reads the next inputs of a request that has very many.
+    fn read_inputs(&mut self) {
+        let Some((request, mut reduce)) = self.coordinator.next_unread() else { return };
+        // It may have ended.
+        let Some(context) = self.requests.context(request) else { return };
+        if !reduce.read(self.world.config().slice.entries) {
+            return self.coordinator.read_later(request, reduce);
+        }
+        self.requests.end(request, &self.world);
+        if let Some(reply) = self.start_reduce(&context, reduce) {
+            self.world.reply(context.client, request, reply);
+        }
+    }
+
+    /// Starts a reduce whose inputs are read.
+    fn start_reduce(
+        &mut self,
+        context: &RequestContext,
+        reduce: ReduceRequest,
+    ) -> Option<Result<Reply, Error>> {
+        if let Some(said) = reduce.why_invalid() {
+            return Some(Err(Error::InvalidArgument(said)));
+        }
+        let ReduceRequest { op, count, id, ttl_ns, candidates, .. } = reduce;
         let id = match self.claims.id_for(context.client, id, &self.directory, &mut self.world) {
             Ok(id) => id,
             Err(error) => return Some(Err(error)),
         };
         let key = ReduceId { node: self.world.me(), serial: self.world.next_serial() };
         let (now, forced_degree) = (self.world.now(), self.world.config().degree);
-        let (reduce, steps) = Reduce::new(
+        let (reduce, unwatched) = Reduce::new(
             self.world.me(),
             key,
             id.clone(),
             op,
-            &inputs,
+            candidates,
             count,
             now,
             context.deadline,
@@ -73,15 +113,16 @@ impl Node {
         );
         let terms = Terms::new(ttl_ns, self.client_leases.job(context.client));
         let (client, request) = (context.client, context.request);
-        self.coordinator.begin(key, Started { reduce, terms, client, request });
+        let started = Started { reduce, terms, client, request, unwatched };
+        self.coordinator.begin(key, started);
         // The reduce takes over the reservation of its client, if there is one.
         let is_reserved = self.claims.pass_to_reduce(&id, context.client, key, &mut self.world);
         if id.minter().is_some() || is_reserved {
-            self.take_steps(key, steps);
+            self.watch_inputs(key);
             return Some(Ok(Reply::Reducing { id }));
         }
         // It begins once the name is granted.
-        self.claims.reserve(&id, context.request, Holder::Reduce(key, steps), &mut self.world);
+        self.claims.reserve(&id, context.request, Holder::Reduce(key), &mut self.world);
         self.requests.remember(context, RequestKind::Name(id), &self.world);
         None
     }
@@ -168,15 +209,33 @@ impl Node {
         self.take_steps(key, steps);
     }
 
+    /// Watches the inputs of a reduce that has begun.
+    pub(super) fn watch_inputs(&mut self, key: ReduceId) {
+        self.coordinator.start_watching(key);
+        self.watch_slice();
+    }
+
+    /// Watches one slice of inputs; what is left follows after a pause.
+    fn watch_slice(&mut self) {
+        if !self.coordinator.resumes(self.world.now()) {
+            return;
+        }
+        for _ in 0..Walk::slice(&self.world) {
+            let Some((key, input)) = self.coordinator.next_unwatched() else { break };
+            let watch = Question::Watch { id: input, seen: false };
+            self.questions.ask(Asker::Reduce(key), watch, &mut self.world);
+        }
+        if self.coordinator.has_inputs_left() {
+            self.pause_inputs();
+        }
+    }
+
     pub(super) fn take_steps(&mut self, key: ReduceId, steps: Vec<Step>) {
         for step in steps {
             let Some(reduce) = self.coordinator.get(key) else { return };
             let id = reduce.result().clone();
             match step {
-                Step::Watch(input) => {
-                    let watch = Question::Watch { id: input, seen: false };
-                    self.questions.ask(Asker::Reduce(key), watch, &mut self.world);
-                }
+                Step::Watch(input) => self.coordinator.watch_later(key, input),
                 Step::Order(node, order) => self.world.send(node, Message::Fold(order)),
                 Step::Probe(node) => {
                     let epoch = reduce.epoch();
@@ -210,6 +269,7 @@ impl Node {
                 }
             }
         }
+        self.watch_slice();
     }
 
     /// Fails a reduce: all that wait for its result get the error.
@@ -307,6 +367,10 @@ impl Node {
     }
 
     pub(super) fn expire_reduces(&mut self) {
+        if self.coordinator.resumes(self.world.now()) {
+            self.read_inputs();
+            self.watch_slice();
+        }
         for key in self.coordinator.due(self.world.now()) {
             self.update_reduce(key, |reduce, around, now, steps| reduce.expire(now, around, steps));
         }
@@ -314,8 +378,7 @@ impl Node {
 }
 
 /// Why a reduce of these inputs can't begin.
-fn why_invalid(inputs: &[ObjectId], count: usize, result: Option<&ObjectId>) -> Option<String> {
-    let (all, distinct) = (inputs.len(), inputs.iter().collect::<BTreeSet<_>>());
+fn why_invalid(all: usize, count: usize, result: Option<&ObjectId>) -> Option<String> {
     if count == 0 || count > all {
         return Some(format!(
             "count is {count}: it must be between 1 and the number of inputs, {all}"
@@ -326,14 +389,7 @@ fn why_invalid(inputs: &[ObjectId], count: usize, result: Option<&ObjectId>) -> 
             "{all} inputs are too many: pass at most {REDUCE_INPUTS_MAX} to one reduce"
         ));
     }
-    if distinct.len() < all {
-        let repeated = all - distinct.len();
-        return Some(format!("{repeated} of {all} inputs are duplicates: pass each input once"));
-    }
     let result = result?;
-    if distinct.contains(result) {
-        return Some(format!("{result} is an input: choose another name for the result"));
-    }
     result.is_slot().then(|| {
         format!(
             "{result} is a slot, which only a put or create can fill: reserve the ref of a result"

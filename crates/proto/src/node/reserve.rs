@@ -101,8 +101,8 @@ impl Node {
         let id = id.clone();
         let reply = match holder {
             Holder::Client(_) => Reply::Reserved { id },
-            Holder::Reduce(key, steps) => {
-                self.take_steps(key, steps);
+            Holder::Reduce(key) => {
+                self.watch_inputs(key);
                 Reply::Reducing { id }
             }
         };

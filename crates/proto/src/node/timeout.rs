@@ -68,6 +68,7 @@ impl Node {
                 }
                 (format!("replicas of {id}"), state)
             }
+            RequestKind::Reduce => ("a reduce".into(), "its inputs are read".into()),
             RequestKind::Inputs(id) => (format!("the inputs of {id}"), self.state_of(id)),
             RequestKind::Wait(waited) => self.wait_description(request, waited),
             RequestKind::Answers => self.question_description(request),
@@ -125,7 +126,7 @@ impl Node {
             RequestKind::Answers | RequestKind::Wait(_) => {
                 self.questions.close_of(Asker::Request(request), &mut self.world);
             }
-            RequestKind::Inputs(_) => {}
+            RequestKind::Reduce | RequestKind::Inputs(_) => {}
         }
     }
 

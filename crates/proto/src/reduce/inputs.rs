@@ -4,7 +4,7 @@
 
 use alloc::{
     boxed::Box,
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     format,
     string::String,
     vec::Vec,
@@ -61,6 +61,38 @@ pub(super) struct Arrival {
     pub(super) inline: Option<Inline>,
     /// Whether any copy of it was complete.
     pub(super) complete: bool,
+}
+
+/// The inputs of a reduce that is about to begin.
+#[derive(Debug, Default)]
+pub struct Candidates {
+    inputs: BTreeMap<ObjectId, Input>,
+    /// As in the request.
+    order: VecDeque<ObjectId>,
+}
+
+impl Candidates {
+    /// Adds an input, unless it is a duplicate.
+    pub fn insert(&mut self, id: ObjectId) {
+        if self.inputs.insert(id.clone(), Input::Unanswered).is_none() {
+            self.order.push_back(id);
+        }
+    }
+
+    /// Number of inputs.
+    pub fn len(&self) -> usize {
+        self.inputs.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.inputs.is_empty()
+    }
+
+    /// Whether `id` is one of them.
+    pub fn contains(&self, id: &ObjectId) -> bool {
+        self.inputs.contains_key(id)
+    }
 }
 
 /// One reduce at its coordinator.
@@ -127,22 +159,20 @@ impl Deadline for Reduce {
 }
 
 impl Reduce {
-    /// A reduce of the first `count` of `inputs`, with its first steps.
+    /// A reduce of the first `count` of `inputs`, and the inputs to watch, in order.
     #[allow(clippy::too_many_arguments)]
     pub fn new(
         me: NodeId,
         key: ReduceId,
         result: ObjectId,
         op: Op,
-        inputs: &[ObjectId],
+        inputs: Candidates,
         count: usize,
         asked_at: Instant,
         deadline: Option<Instant>,
         forced_degree: Option<Degree>,
-    ) -> (Self, Vec<Step>) {
-        let steps = inputs.iter().cloned().map(Step::Watch).collect();
-        let inputs: BTreeMap<ObjectId, Input> =
-            inputs.iter().cloned().map(|id| (id, Input::Unanswered)).collect();
+    ) -> (Self, VecDeque<ObjectId>) {
+        let Candidates { inputs, order } = inputs;
         let (chosen, waiting, like) = (Vec::new(), BTreeMap::new(), None);
         let input_wait = InputWait::NotStarted;
         let reduce = Self {
@@ -167,7 +197,7 @@ impl Reduce {
             input_wait,
             stalled: StalledFolds::default(),
         };
-        (reduce, steps)
+        (reduce, order)
     }
 
     /// The id of the result.

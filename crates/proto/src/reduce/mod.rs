@@ -29,6 +29,6 @@ mod tests;
 
 pub(crate) use self::inputs::MISSING;
 pub use self::{
-    inputs::{Reduce, ReduceShape},
+    inputs::{Candidates, Reduce, ReduceShape},
     step::{PlanContext, Step},
 };

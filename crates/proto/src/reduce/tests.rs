@@ -69,9 +69,11 @@ fn reduce(inputs: usize, count: usize, forced_degree: Option<Degree>) -> Reduce 
     let key = ReduceId { node: ME, serial: 2 };
     let result = ObjectId::Minted { node: ME, serial: 1 };
     let (at, until) = (Instant(1_000_000_000), Some(Instant(5_000_000_000)));
-    let (reduce, steps) =
-        Reduce::new(ME, key, result, Op::Sum, &ids, count, at, until, forced_degree);
-    assert_eq!(steps, ids.into_iter().map(Step::Watch).collect::<Vec<_>>());
+    let mut candidates = Candidates::default();
+    ids.iter().cloned().for_each(|id| candidates.insert(id));
+    let (reduce, watched) =
+        Reduce::new(ME, key, result, Op::Sum, candidates, count, at, until, forced_degree);
+    assert_eq!(watched, ids);
     reduce
 }
 

@@ -68,6 +68,8 @@ pub(crate) enum RequestKind {
     Follow(ObjectId),
     /// For a range of an object.
     Range(ObjectId),
+    /// For a reduce, whose inputs are very many and read a slice at a time.
+    Reduce,
     /// For a name that the client reserves, or its reduce.
     Name(ObjectId),
     Inputs(ObjectId),

@@ -7,6 +7,7 @@ mod inspect;
 mod leave;
 mod lifetime;
 mod list;
+mod many_inputs;
 mod memory;
 mod names;
 mod places;
