@@ -295,7 +295,7 @@ fn start_tasks(shell: &Shell) {
     let (surveying, sending) = (network.clone(), transfers.clone());
     tasks.spawn(Task::Survey, async move {
         let is_busy = move || sending.streams.are_active();
-        surveying.survey.keep_time(&surveying.peers, is_busy).await;
+        surveying.survey.run(&surveying.peers, is_busy).await;
     });
     tasks.spawn(Task::DeferredWrites, async move { network.peers.flush_late().await });
     let (programs, of_ending) = (shell.programs.clone(), shell.programs.clone());

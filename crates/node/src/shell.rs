@@ -288,8 +288,7 @@ impl Execute for Shell {
                 self.network.events.send(Event::Inspected { to, number, report });
             }
             Action::Survey { from, message } => {
-                let (is_busy, peers) = (self.transfers.streams.are_active(), &self.network.peers);
-                self.network.survey.receive(from, &message, is_busy, peers, &mut rest.unsent);
+                self.network.survey.receive(from, message);
             }
             Action::Log(note) => self.note(&note, &rest.recorder),
             Action::Left { lost } => {

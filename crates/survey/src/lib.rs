@@ -25,5 +25,5 @@ mod surveys;
 
 pub use crate::{
     survey::{FILLING_BYTES, NODES_MAX, NODES_MIN},
-    surveys::{Effect, Surveys},
+    surveys::{Effect, Scope, Surveys},
 };

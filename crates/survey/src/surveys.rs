@@ -71,15 +71,34 @@ pub enum Effect {
     },
 }
 
+/// What surveys need of the members. Takes the same time for each number of members above [`NODES_MAX`].
+#[derive(Debug)]
+pub struct Scope {
+    /// Empty if there are more than [`NODES_MAX`].
+    members: BTreeSet<NodeId>,
+    /// Whether a survey of them is useful.
+    can_be_surveyed: bool,
+}
+
+impl Scope {
+    /// The scope of all members.
+    pub fn new(members: &Members) -> Self {
+        if members.len() > NODES_MAX {
+            return Self { members: BTreeSet::new(), can_be_surveyed: false };
+        }
+        Self {
+            members: members.iter().map(|member| member.id).collect(),
+            can_be_surveyed: can_be_surveyed(members),
+        }
+    }
+}
+
 /// This node's part in surveys.
 #[derive(Debug)]
 pub struct Surveys {
     me: NodeId,
     is_on: bool,
-    /// The members, unless there are more than [`NODES_MAX`].
-    members: BTreeSet<NodeId>,
-    /// Whether a survey of these members is useful.
-    can_be_surveyed: bool,
+    scope: Scope,
     /// The measured places.
     found: BTreeMap<NodeId, Place>,
     /// Whether a member takes no part, so that no survey is held.
@@ -132,8 +151,7 @@ impl Surveys {
         Self {
             me,
             is_on,
-            members: BTreeSet::from([me]),
-            can_be_surveyed: false,
+            scope: Scope { members: BTreeSet::from([me]), can_be_surveyed: false },
             found: BTreeMap::new(),
             is_refused: false,
             asked: BTreeSet::new(),
@@ -156,7 +174,7 @@ impl Surveys {
 
     /// The state of surveys as one word.
     pub fn state(&self) -> &'static str {
-        if !self.is_on || self.is_refused || !self.can_be_surveyed {
+        if !self.is_on || self.is_refused || !self.scope.can_be_surveyed {
             "none"
         } else if self.has_strangers() {
             "waiting"
@@ -168,17 +186,14 @@ impl Surveys {
     }
 
     /// Handles a membership change: new members must be surveyed, together with all others.
-    pub fn members_changed(&mut self, now: Instant, members: &Members) {
+    pub fn members_changed(&mut self, now: Instant, scope: Scope) {
         if let Some(held) = self.held.take() {
             self.rest(held.begun, now);
         }
         self.is_refused = false;
-        self.asked.retain(|node| members.contains(*node));
-        self.can_be_surveyed = can_be_surveyed(members);
-        self.members.clear();
-        if members.len() <= NODES_MAX {
-            self.members.extend(members.iter().map(|member| member.id));
-        }
+        // Of too many members, nothing is known.
+        self.asked.retain(|node| scope.members.is_empty() || scope.members.contains(node));
+        self.scope = scope;
         self.due = self.wants().then_some((now + SETTLE_NS).max(self.rests_until));
     }
 
@@ -241,20 +256,23 @@ impl Surveys {
 
     /// Whether this node should hold a survey.
     fn wants(&self) -> bool {
-        self.is_on && self.is_surveyor(self.me) && self.can_be_surveyed && self.has_strangers()
+        self.is_on
+            && self.is_surveyor(self.me)
+            && self.scope.can_be_surveyed
+            && self.has_strangers()
     }
 
     fn is_surveyor(&self, node: NodeId) -> bool {
-        self.members.first() == Some(&node)
+        self.scope.members.first() == Some(&node)
     }
 
     /// Whether some members were not part of a survey.
     fn has_strangers(&self) -> bool {
-        !self.members.is_subset(&self.asked)
+        !self.scope.members.is_subset(&self.asked)
     }
 
     fn hold(&mut self, begun: Instant, is_second: bool) {
-        let survey = Survey::new(self.members.iter().copied().collect());
+        let survey = Survey::new(self.scope.members.iter().copied().collect());
         let round = Round { pairs: Vec::new(), bytes: 0 };
         let (missing, times, is_void) = (BTreeSet::new(), BTreeMap::new(), false);
         self.held = Some(ActiveSurvey { survey, begun, round, missing, times, is_void, is_second });
@@ -328,7 +346,7 @@ impl Surveys {
 
     /// Sends places to all members, including this node.
     fn tell(&mut self, places: Vec<(NodeId, Option<Place>)>) {
-        for node in self.members.clone() {
+        for node in self.scope.members.clone() {
             self.send(node, Message::Places(places.clone()));
         }
     }
@@ -361,7 +379,7 @@ impl Surveys {
         is_busy: bool,
     ) {
         let is_early = self.sent_at.is_some_and(|at| now.since(at) < BURSTS_NS);
-        let is_known = to != self.me && self.members.contains(&to);
+        let is_known = to != self.me && self.scope.members.contains(&to);
         if !self.is_on {
             let burst = Burst::Refused;
             return self.send(surveyor, Message::Measured { round, burst });
@@ -419,10 +437,12 @@ fn placed(nodes: &[NodeId], found: &[Vec<FoundGroup>]) -> Vec<(NodeId, Option<Pl
 
 /// Whether a survey is useful: for a few hosts without configured places, but not for nodes on one host.
 fn can_be_surveyed(members: &Members) -> bool {
+    if !(NODES_MIN..=NODES_MAX).contains(&members.len()) {
+        return false;
+    }
     let is_strange = |address: core::net::IpAddr| !address.is_loopback();
     let hosts: BTreeSet<_> = members.iter().map(|member| member.address.ip()).collect();
-    (NODES_MIN..=NODES_MAX).contains(&members.len())
-        && hosts.len() >= NODES_MIN
+    hosts.len() >= NODES_MIN
         && hosts.into_iter().all(is_strange)
         && members.iter().all(|member| member.place.is_none())
 }
@@ -447,7 +467,7 @@ mod tests {
         let mut members = Members::new(member(1));
         (2..=count).for_each(|number| assert!(members.insert(member(number))));
         let mut surveys = Surveys::new(ME, true);
-        surveys.members_changed(NOW, &members);
+        surveys.members_changed(NOW, Scope::new(&members));
         surveys
     }
 
@@ -526,6 +546,20 @@ mod tests {
         let found = Effect::PlacesFound(BTreeMap::from([(NodeId(2), place)]));
         surveys.own.push_back(places());
         assert_eq!(surveys.settle(NOW, false), [found]);
+    }
+
+    /// Goal: a cluster that was too large for a while is not surveyed again.
+    #[test]
+    fn surveyed_members_are_remembered_while_there_are_too_many() {
+        let mut surveys = of(4);
+        surveys.own.push_back(Message::Places((1..=4).map(|node| (NodeId(node), None)).collect()));
+        surveys.settle(NOW, false);
+        surveys.members_changed(NOW, of(NODES_MAX as u8 + 1).scope);
+        assert_eq!((surveys.deadline(), surveys.state()), (None, "none"));
+        surveys.members_changed(NOW, of(4).scope);
+        assert_eq!((surveys.deadline(), surveys.state()), (None, "even"));
+        surveys.members_changed(NOW, of(5).scope);
+        assert!(surveys.deadline().is_some());
     }
 
     #[test]

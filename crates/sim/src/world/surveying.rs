@@ -1,7 +1,7 @@
 //! Runs the surveys of all nodes, each with its own alarm.
 
 use hoplite_proto::{id::NodeId, inline::Inline, message::Message, node::Event, time::Instant};
-use hoplite_survey::{Effect, Surveys};
+use hoplite_survey::{Effect, Scope, Surveys};
 
 use super::{Host, SimEvent, World};
 
@@ -10,7 +10,7 @@ impl World {
     pub(crate) fn members_surveyed(&mut self, node: NodeId) {
         let now = self.now;
         let Some(Host { surveys, node: machine, .. }) = self.hosts.get_mut(&node) else { return };
-        surveys.members_changed(now, machine.members());
+        surveys.members_changed(now, Scope::new(machine.members()));
         self.set_survey_alarm(node);
     }
 
