@@ -35,10 +35,13 @@ type Unix<'a> = &'a dyn Fn(Instant) -> f64;
 
 /// Writes all lists, and how many rows of each were omitted.
 pub(super) fn write(json: &mut Json, recorder: &Recorder, machine: &Machine, unix: Unix<'_>) {
-    let transfers = || recorder.transfers.iter().filter(|(_, transfer)| transfer.is_running);
+    // A reader takes a transfer without a row for one that has ended. Thus those that begin may lack
+    // one, not those that had one.
+    let mut transfers: Vec<_> = recorder.transfers.iter().filter(|(_, it)| it.is_running).collect();
+    transfers.sort_unstable_by_key(|(instance, it)| (it.since, instance.node, instance.serial));
     let all = [
-        (transfers().count(), {
-            let rows = transfers().map(|(instance, it)| TransferRow::of(*instance, it, unix));
+        (transfers.len(), {
+            let rows = transfers.iter().map(|(instance, it)| TransferRow::of(**instance, it, unix));
             list(json, "transfers", rows)
         }),
         (machine.running_folds().count(), {

@@ -134,10 +134,32 @@ fn a_wait_states_what_is_missing() {
 }
 
 fn fetch(scene: &mut Scene, number: u64, source: NodeId) {
+    fetch_copy(scene, number, COPY, source);
+}
+
+fn fetch_copy(scene: &mut Scene, number: u64, instance: Instance, source: NodeId) {
     let (fetch, id) = (FetchId(number), named("a"));
     let (ranges, in_parts, digest, range) = (None, false, None, None);
-    let order = FetchOrder { fetch, id, instance: COPY, source, ranges, in_parts, digest, range };
+    let order = FetchOrder { fetch, id, instance, source, ranges, in_parts, digest, range };
     scene.action(Action::Fetch(order));
+}
+
+/// Goal: a transfer that had a row keeps it while others begin.
+#[test]
+fn the_oldest_transfers_are_those_in_the_report() {
+    let mut scene = Scene::new();
+    for serial in 0..1100 {
+        scene.recorder.now = Instant(serial);
+        fetch_copy(&mut scene, serial, Instance { serial, ..COPY }, OTHER);
+    }
+    let report = scene.activity(0, 1);
+    let rows = report["transfers"].as_array().unwrap();
+    let is_it = |(serial, row): (u64, &serde_json::Value)| {
+        row["instance"] == Instance { serial, ..COPY }.to_string()
+    };
+    assert!((0..).zip(rows).all(is_it));
+    let count = rows.len() as u64;
+    assert!(count > 500 && report["omitted"]["transfers"] == 1100 - count, "{count}");
 }
 
 #[test]
