@@ -17,7 +17,7 @@ from hoplite.location import Location
 
 # Longest list except events, and most events in a reply, as in a node.
 ROWS_MAX = 1000
-EVENTS_MAX = 5000
+EVENTS_MAX = 2500
 
 # Events that begin and end a row of another list: the list, and the fields that identify the row.
 BEGINS = {"fetch": ("transfers", "ref"), "fold": ("folds", "result"), "wait": ("waits", "ref")}

@@ -36,7 +36,7 @@ def events(
     client: Client, *kinds: str, ref: hoplite.Ref | str | None = None, node: str | None = None
 ) -> list[dict[str, Any]]:
     """The events of some kinds, about one object or result."""
-    every = client.inspect("activity", node=node, limit=5000, timeout=SOON)["events"]
+    every = client.inspect("activity", node=node, limit=2500, timeout=SOON)["events"]
     return [
         event
         for event in every

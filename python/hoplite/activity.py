@@ -101,7 +101,7 @@ class Wait(TypedDict):
     """When it began."""
 
     what: str | None
-    """What it waits for; None in the first second, and except of the 100 longest waits."""
+    """What it waits for; None in its first second, beyond the 100 longest waits, or after 1 ms of descriptions."""
 
     state: str | None
     """Why that is missing; None as for `what`."""
@@ -157,7 +157,7 @@ class Activity(TypedDict):
     """What processes of this host read."""
 
     omitted: dict[str, int]
-    """How many rows each list lacks, beyond its limit of 1000."""
+    """How many rows each list lacks, beyond its limit of 1000 rows or 256 KiB."""
 
 
 class Histogram(TypedDict):

@@ -169,7 +169,7 @@ class Overview(Attachment):
             what: "activity" for recent events and what runs now, or "metrics" for counters, latencies and the status.
             node: id of the member in hex; None means this host's node.
             after: number of the first event to report. To continue, pass the number after the last event's.
-            limit: maximum number of events; at most 5000.
+            limit: maximum number of events; at most 2500.
             timeout: seconds to wait for the member.
 
         Returns:

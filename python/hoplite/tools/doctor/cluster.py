@@ -186,7 +186,7 @@ def waits(view: View) -> list[Finding]:
             by = "a process" if row.get("process") is None else f"process {row['process']}"
             who = f"{row['verb']} of {by} at {report.name} has waited {seconds(waited)}"
             what = f" for {row['what']}" if row.get("what") else ""
-            text = f"{who}{what}: {row.get('state') or 'the node does not know why'}"
+            text = f"{who}{what}: {row.get('state') or 'the node did not describe why'}"
             if row["verb"] in ("put", "create") and waited >= FULL_AFTER_S:
                 fix = "Delete the largest: hoplite objects --sort size; hoplite delete REF. Or set a larger capacity"
                 found.append((waited, Finding("waits", "warning", text, fix)))

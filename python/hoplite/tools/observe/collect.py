@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 
 # Events per request, the most that a node sends.
-PAGE = 5000
+PAGE = 2500
 
 # Time limit of one request. A node replies in milliseconds, unless it fails.
 TIMEOUT_S = 3.0
