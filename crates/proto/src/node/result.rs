@@ -27,7 +27,8 @@ impl Node {
             let error = self.copies.store_full(order.size);
             return self.fail_reduce_of(&order.result, &error);
         }
-        let is_good = |copy: &Copy| !copy.doomed && copy.meta.size == order.size;
+        let is_good =
+            |copy: &Copy| !copy.doomed && copy.meta.size == order.size && !copy.is_unverified();
         if !order.inputs.iter().all(|input| self.copies.get(*input).is_some_and(is_good)) {
             // Evicted or deleted since the owner's report, or different from it.
             return self.reduce_failed(key, epoch, INPUT_LOST.into(), false);
