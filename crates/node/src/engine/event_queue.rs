@@ -146,9 +146,10 @@ fn source(event: &Event) -> Source {
     }
 }
 
-/// Approximate bytes of an event: itself and the bytes of a small object.
+/// Approximate bytes of an event: itself and the bytes of a small object or a message of a survey.
 fn cost(event: &Event) -> usize {
     let small = match event {
+        Event::Message { message: Message::Survey(bytes), .. } => bytes.len(),
         Event::Message { message, .. } => {
             message.small_object().map_or(0, |(_, bytes)| bytes.len())
         }
@@ -204,6 +205,18 @@ mod tests {
         assert!(congested.borrow()[1]);
         queue.take_all();
         assert!(queue.is_empty() && !congested.borrow()[1]);
+    }
+
+    #[test]
+    fn bytes_of_a_survey_count() {
+        let mut queue = EventQueue::new();
+        let bytes = INLINE_BYTES_MAX;
+        let message = Message::Survey(vec![7; bytes as usize].into());
+        let event = Event::Message { from: NodeId(1), message };
+        queue.push(QueuedEvent { event, is_current: None });
+        assert!(queue.bytes[Source::Members as usize] as u64 > bytes);
+        queue.exchange(&mut None);
+        assert_eq!(queue.bytes, [0; 2]);
     }
 
     fn program(request: u64) -> QueuedEvent {
