@@ -13,7 +13,6 @@ use hoplite_proto::{
     id::{FetchId, NodeId},
     limits::{CREDIT_BYTES, INLINE_BYTES_MAX, WINDOW_BYTES},
     message::FoldKey,
-    meta::Digest,
     node::{Event, FETCH_PROGRESS_NS, FetchOrder, RangeSource},
     pipeline::frame_bytes,
     ranges::Ranges,
@@ -58,7 +57,7 @@ async fn run_fetch<P: PayloadPath>(transfers: Arc<Transfers>, path: Arc<P>, want
     };
     // Until a stopped transfer has ended, only it may write its bytes.
     let taken = stored.receiving.take(bytes.clone()).await;
-    let (result, digest) = receive_and_digest(&transfers, &*path, &stored, &wanted).await;
+    let (result, is_wrong) = receive_and_digest(&transfers, &*path, &stored, &wanted).await;
     if wanted.in_parts && matches!(result, Ok(End::Complete)) {
         // Wait for the parts that this node computes. If that fails, this task is stopped.
         let _ = stored.wait(0..stored.len()).await;
@@ -67,7 +66,7 @@ async fn run_fetch<P: PayloadPath>(transfers: Arc<Transfers>, path: Arc<P>, want
     let not_here = matches!(result, Ok(End::Unavailable(Unavailable::NotHere)));
     let is_here = bytes.iter().all(|range| stored.is_ready(range));
     let event = match result {
-        Ok(End::Complete) if stored.is_complete() && digest != wanted.digest => {
+        Ok(End::Complete) if is_wrong => {
             transfers.counters.copies_corrupt.add(1);
             log_once!(
                 warn, source, id = %wanted.id, %source,
@@ -91,26 +90,32 @@ async fn run_fetch<P: PayloadPath>(transfers: Arc<Transfers>, path: Arc<P>, want
     transfers.end_fetch(fetch, event);
 }
 
-/// Receives a copy, and computes its digest meanwhile if one is expected; None if it was not
-/// received.
+/// Receives a copy, and computes its digest meanwhile if one is expected. Returns whether the copy
+/// was complete then and differs from it: only the last of several transfers of a copy verifies it.
 async fn receive_and_digest<P: PayloadPath>(
     transfers: &Arc<Transfers>,
     path: &P,
     stored: &Arc<StoredCopy>,
     wanted: &FetchOrder,
-) -> (Result<End, LinkError>, Option<Digest>) {
+) -> (Result<End, LinkError>, bool) {
     let receiving = receive_copy(transfers, path, stored, wanted);
     if wanted.digest.is_none() {
-        return (receiving.await, None);
+        return (receiving.await, false);
     }
     let digesting = digest_of(&transfers.tasks, stored);
     tokio::pin!(receiving, digesting);
     tokio::select! {
         biased;
-        digest = &mut digesting => (receiving.await, digest),
+        digest = &mut digesting => {
+            let result = receiving.await;
+            let is_wrong = stored.is_complete() && digest != wanted.digest;
+            (result, is_wrong)
+        }
         result = &mut receiving => match result {
-            Ok(End::Complete) if stored.is_complete() => (result, digesting.await),
-            _ => (result, None),
+            Ok(End::Complete) if stored.is_complete() => {
+                (result, digesting.await != wanted.digest)
+            }
+            _ => (result, false),
         },
     }
 }

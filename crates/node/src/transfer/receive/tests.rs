@@ -3,6 +3,7 @@
 use hoplite_proto::{
     id::{Instance, ObjectId, ReduceId},
     limits::IDLE_REPLY_TIMEOUT_NS,
+    meta::Digest,
     wire::{self, FrameKind},
 };
 use tokio::time::timeout;
@@ -266,6 +267,31 @@ async fn two_transfers_of_disjoint_ranges_fill_one_copy() {
     assert_eq!(ended(&mut scene).await, Event::Fetched { fetch: FetchId(2) });
     let all: Vec<u8> = (0..6).flat_map(block).collect();
     assert!(stored.shared().bytes().unwrap().to_vec() == all);
+}
+
+/// Goal: a transfer that did not complete its copy does not report it as corrupt when another
+/// completes it meanwhile. Method: the other parts of the copy are computed here.
+#[tokio::test]
+async fn only_the_transfer_that_completes_a_copy_verifies_it() {
+    let mut scene = Scene::new();
+    let stored = scene.memory(2);
+    let all: Vec<u8> = (0..2).flat_map(block).collect();
+    let (digest, far) = (Some(digest(&[&all])), Sender::of(&scene).await);
+    let ranges = Some(vec![0..BLOCK]);
+    let wanted = FetchOrder { digest, ranges, in_parts: true, ..order(FETCH) };
+    start(&scene.transfers, &scene.transfers.path, wanted);
+    let mut sender = Sender::asked(far).await;
+    sender.send(0, 0..1, false).await;
+    sender.end().await;
+    // It has seen the end once it has kept the connection.
+    let kept = async {
+        while scene.transfers.network.peers.take_idle(PEER).is_none() {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(SOON, kept).await.unwrap();
+    fill(&stored, 1..2);
+    assert_eq!(ended(&mut scene).await, Event::Fetched { fetch: FETCH });
 }
 
 /// Goal: bytes that one transfer receives are not requested by another until that has ended.
