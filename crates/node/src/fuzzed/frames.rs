@@ -17,7 +17,7 @@ use super::pieces::Pieces;
 use crate::{
     channel, frame,
     sealing::{Open, Seal},
-    transfer::blocks::{Arrivals, Arrived},
+    transfer::blocks::{Arrival, Arrivals},
 };
 
 const SECRET: [u8; 32] = [7; 32];
@@ -125,7 +125,7 @@ async fn payload(stream: &[u8], secret: Option<[u8; 32]>) -> usize {
     for _ in 0..=stream.len() / HEADER_BYTES {
         let mut places: Vec<&mut [u8]> = memory.iter_mut().map(Vec::as_mut_slice).collect();
         let Ok(arrived) = arrivals.next(&near, &mut places).await else { break };
-        let Arrived::Frames(mut headers) = arrived else { break };
+        let Arrival::Frames(mut headers) = arrived else { break };
         assert!(headers.len() <= places.len());
         for (header, place) in headers.iter_mut().zip(places) {
             let decrypted = open.decrypt(header, place);

@@ -79,8 +79,8 @@ impl<R> ReplyCell<R> {
         !matches!(lock(&self.inner).state, State::Open | State::Watched(_))
     }
 
-    /// As [`ReplyCell::is_over`], perhaps a little later.
-    pub(crate) fn is_open(&self) -> bool {
+    /// As [`ReplyCell::is_over`] without the lock, perhaps a little later.
+    pub(crate) fn is_known_over(&self) -> bool {
         self.over.is_open()
     }
 

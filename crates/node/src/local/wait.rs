@@ -209,7 +209,7 @@ impl<T> PendingReply<T> {
     /// Sets the number of the request.
     pub(crate) fn with_request(mut self, request: u64) -> Self {
         self.request = request;
-        if !self.shared.reply.is_open() {
+        if !self.shared.reply.is_known_over() {
             self.is_listed = true;
             self.shared.connection.register(self.request, self.shared.clone());
         }

@@ -41,7 +41,7 @@ impl Default for Arrivals {
 
 /// What arrived.
 #[derive(Debug)]
-pub(crate) enum Arrived {
+pub(crate) enum Arrival {
     /// Complete frames, in the first places; not verified yet.
     Frames(Vec<Header>),
     /// The sender reports that it waits itself; not verified yet.
@@ -58,7 +58,7 @@ impl Arrivals {
         &mut self,
         stream: &TcpStream,
         places: &mut [&mut [u8]],
-    ) -> Result<Arrived, LinkError> {
+    ) -> Result<Arrival, LinkError> {
         loop {
             if let Some(arrived) = self.whole(places)? {
                 return Ok(arrived);
@@ -78,13 +78,13 @@ impl Arrivals {
     }
 
     /// The complete frames, if there are any.
-    fn whole(&mut self, places: &mut [&mut [u8]]) -> Result<Option<Arrived>, WireError> {
+    fn whole(&mut self, places: &mut [&mut [u8]]) -> Result<Option<Arrival>, WireError> {
         if self.got >= HEADER_BYTES {
             let header = Header::decode(&self.headers[0])?;
             match header.kind {
                 FrameKind::KeepAlive => {
                     self.skip_header(places);
-                    return Ok(Some(Arrived::KeepAlive(header)));
+                    return Ok(Some(Arrival::KeepAlive(header)));
                 }
                 FrameKind::Blocks if !places.is_empty() => {}
                 _ => return self.other(header, places).map(Some),
@@ -113,19 +113,19 @@ impl Arrivals {
             return Ok(None);
         }
         self.headers.rotate_left(frames.len());
-        Ok(Some(Arrived::Frames(frames)))
+        Ok(Some(Arrival::Frames(frames)))
     }
 
     /// Another frame than of blocks, which is the first. Nothing follows it before the next
     /// request.
-    fn other(&mut self, header: Header, places: &[&mut [u8]]) -> Result<Arrived, WireError> {
+    fn other(&mut self, header: Header, places: &[&mut [u8]]) -> Result<Arrival, WireError> {
         let body = std::mem::take(&mut self.got) - HEADER_BYTES;
         let room = places.first().map_or(0, |place| place.len());
         if body > room.min(header.length as usize) {
             let said = format!("{body} bytes after a frame of kind {}", header.kind);
             return Err(WireError::Unexpected(said));
         }
-        Ok(Arrived::Other(header, body))
+        Ok(Arrival::Other(header, body))
     }
 
     /// Removes the first header, of a frame without a body, and moves the bytes after it up.
@@ -317,7 +317,7 @@ mod tests {
             while at < received.len() {
                 let mut places: Vec<&mut [u8]> =
                     received[at..].chunks_mut(FRAME as usize).take(3).collect();
-                let Arrived::Frames(mut headers) = arrivals.next(&near, &mut places).await.unwrap()
+                let Arrival::Frames(mut headers) = arrivals.next(&near, &mut places).await.unwrap()
                 else {
                     panic!("there are more frames")
                 };
@@ -329,7 +329,7 @@ mod tests {
             assert_eq!(received, bytes);
             let mut rest = [0; 16];
             let end = arrivals.next(&near, &mut [&mut rest]).await.unwrap();
-            assert!(matches!(end, Arrived::Other(Header { kind: FrameKind::End, .. }, 0)));
+            assert!(matches!(end, Arrival::Other(Header { kind: FrameKind::End, .. }, 0)));
             drop(sending.await.unwrap());
         }
     }
@@ -362,8 +362,8 @@ mod tests {
                     places.push(&mut none);
                 }
                 match arrivals.next(&near, &mut places).await.unwrap() {
-                    Arrived::KeepAlive(_) => said += 1,
-                    Arrived::Frames(headers) => {
+                    Arrival::KeepAlive(_) => said += 1,
+                    Arrival::Frames(headers) => {
                         for (mut header, place) in headers.into_iter().zip(&mut places) {
                             open(&mut Open::new(None), &mut header, 9, at as u64, place).unwrap();
                             at += place.len();
@@ -429,9 +429,9 @@ mod tests {
         far.write_all(&sent).await.unwrap();
         let (mut arrivals, mut first, mut second) = (Arrivals::default(), [0; 10], [0; 100]);
         let arrived = arrivals.next(&near, &mut [&mut first, &mut second]).await.unwrap();
-        assert!(matches!(arrived, Arrived::Frames(headers) if headers.len() == 1));
+        assert!(matches!(arrived, Arrival::Frames(headers) if headers.len() == 1));
         let arrived = arrivals.next(&near, &mut [&mut second]).await.unwrap();
-        let Arrived::Other(header, body) = arrived else { panic!("{arrived:?}") };
+        let Arrival::Other(header, body) = arrived else { panic!("{arrived:?}") };
         assert_eq!((header.kind, header.length as usize), (FrameKind::Unavailable, body));
         assert_eq!(second[..body], hoplite_proto::wire::encode(&vec![1u8, 2, 3]));
     }

@@ -59,12 +59,12 @@ impl Incoming for TcpIncoming {
     async fn next(&mut self, places: &mut [&mut [u8]]) -> Result<Arrived, LinkError> {
         let Channel { stream, open, .. } = &mut self.channel;
         let (mut header, begun) = match self.arrivals.next(stream, places).await? {
-            blocks::Arrived::Frames(headers) => return Ok(Arrived::Frames(headers)),
-            blocks::Arrived::KeepAlive(mut header) => {
+            blocks::Arrival::Frames(headers) => return Ok(Arrived::Frames(headers)),
+            blocks::Arrival::KeepAlive(mut header) => {
                 open.open(&mut header, &mut [])?;
                 return Ok(Arrived::KeepAlive);
             }
-            blocks::Arrived::Other(header, begun) => (header, begun),
+            blocks::Arrival::Other(header, begun) => (header, begun),
         };
         let begun = places.first().map_or(&[][..], |place| &place[..begun]);
         let body = channel::read_body(&mut begun.chain(stream), open, &mut header).await?;
