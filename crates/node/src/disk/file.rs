@@ -66,8 +66,13 @@ struct Head {
 
 /// Whether a disk that failed to write a copy would not take another copy either.
 pub(super) fn is_disk_failing(error: &io::Error) -> bool {
-    // The limit is of a file; the missing bytes are of the copy.
-    !matches!(error.kind(), ErrorKind::FileTooLarge | ErrorKind::UnexpectedEof)
+    match error.kind() {
+        // The limit is of a file.
+        ErrorKind::FileTooLarge => false,
+        ErrorKind::WriteZero => true,
+        // Without a number of the operating system it is of the copy, such as missing bytes.
+        _ => error.raw_os_error().is_some(),
+    }
 }
 
 /// A file that was written completely.
@@ -545,5 +550,11 @@ mod tests {
         assert!(written.unwrap().is_none() && !scene.file().exists());
         let error = write(&scene.file(), &copy, Some(&stored), || true).unwrap_err();
         assert!(!is_disk_failing(&error) && !scene.file().exists());
+        for kind in [ErrorKind::InvalidData, ErrorKind::ResourceBusy, ErrorKind::UnexpectedEof] {
+            assert!(!is_disk_failing(&io::Error::new(kind, "of the copy")));
+        }
+        assert!(is_disk_failing(&rustix::io::Errno::IO.into()));
+        assert!(is_disk_failing(&rustix::io::Errno::NOSPC.into()));
+        assert!(!is_disk_failing(&rustix::io::Errno::FBIG.into()));
     }
 }
