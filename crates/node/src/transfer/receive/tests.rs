@@ -277,7 +277,8 @@ async fn only_the_transfer_that_completes_a_copy_verifies_it() {
     let stored = scene.memory(2);
     let all: Vec<u8> = (0..2).flat_map(block).collect();
     let (digest, far) = (Some(digest(&[&all])), Sender::of(&scene).await);
-    let ranges = Some(vec![0..BLOCK]);
+    let front = 0..BLOCK;
+    let ranges = Some(vec![front]);
     let wanted = FetchOrder { digest, ranges, in_parts: true, ..order(FETCH) };
     start(&scene.transfers, &scene.transfers.path, wanted);
     let mut sender = Sender::asked(far).await;
