@@ -5,7 +5,7 @@
 
 use alloc::{
     boxed::Box,
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
     vec::Vec,
 };
@@ -19,10 +19,11 @@ use crate::{
     members::Members,
 };
 
-/// How many entries or copies one step of a membership change updates.
+/// How much one event of a membership change handles.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Slice {
-    /// Entries of the directory, or local copies: 1 to 2 us each.
+    /// Visits of a walk: one lease, request, copy or entry each, with the owners of one object. 1 to 2 us up to 64 members;
+    /// larger clusters have fewer visits.
     pub entries: usize,
     /// Pause until the next slice, at least 1 ns.
     pub pause_ns: u64,
@@ -32,7 +33,7 @@ pub struct Slice {
 const MEMBERS_OF_FULL_SLICES: usize = 64;
 
 impl Slice {
-    /// How many entries or copies one event handles in a cluster of these members.
+    /// How many visits one event makes in a cluster of these members.
     pub(crate) fn of(self, members: &Members) -> usize {
         (self.entries / members.len().div_ceil(MEMBERS_OF_FULL_SLICES).max(1)).max(1)
     }
@@ -45,13 +46,39 @@ impl Default for Slice {
     }
 }
 
-/// A membership change, with the members right after it.
+/// A membership change.
 #[derive(Clone, Debug)]
 pub(super) enum EntryChange {
-    /// All announcements and requests of `node` are void.
+    /// All announcements and requests of `node` are void. `members` are those right after that.
     Removed { node: NodeId, members: Arc<Members> },
-    /// Objects have new owners, or `rejoined` has lost what was announced to it.
-    Owners { rejoined: Option<NodeId>, members: Arc<Members> },
+    /// Objects have new owners, or a node has lost what was announced to it ([`OwnerChanges`]).
+    Owners,
+}
+
+/// Changes of owners, as one.
+#[derive(Clone, Debug)]
+pub(super) struct OwnerChanges {
+    /// The nodes that were a member after any of them: an owner among those was an owner after each.
+    pub(super) members: Arc<Members>,
+    /// Nodes that have lost what was announced to them.
+    pub(super) rejoined: BTreeSet<NodeId>,
+    /// The number of the last one.
+    last: u32,
+}
+
+impl OwnerChanges {
+    fn new(members: Arc<Members>) -> Self {
+        Self { members, rejoined: BTreeSet::new(), last: 0 }
+    }
+}
+
+/// The changes that are not applied to an entry yet.
+#[derive(Debug, Default)]
+pub(super) struct News {
+    /// The removed members, oldest first, each with the members right after that.
+    pub(super) removed: Vec<(NodeId, Arc<Members>)>,
+    /// Two at most. They may have changes that are applied already.
+    pub(super) owners: Vec<Arc<OwnerChanges>>,
 }
 
 /// All entries, and the changes that are not applied to all of them yet.
@@ -62,6 +89,9 @@ pub(super) struct Entries {
     /// Oldest first; the last one has the number `last`.
     changes: VecDeque<EntryChange>,
     last: u32,
+    /// The changes of owners: those before the present walk of the entries, and those since.
+    before_walk: Option<Arc<OwnerChanges>>,
+    during_walk: Option<Arc<OwnerChanges>>,
 }
 
 impl Entries {
@@ -107,7 +137,7 @@ impl Entries {
 
     /// The changes after the one with this number.
     pub(super) fn changes_since(&self, seen: u32) -> impl Iterator<Item = &EntryChange> {
-        let count = self.changes.len().min(self.last.wrapping_sub(seen) as usize);
+        let count = self.changes.len().min(self.age(seen) as usize);
         self.changes.range(self.changes.len() - count..)
     }
 
@@ -121,15 +151,50 @@ impl Entries {
             .any(|change| matches!(change, EntryChange::Removed { node, .. } if *node == of))
     }
 
-    pub(super) fn note(&mut self, change: EntryChange) {
+    fn note(&mut self, change: EntryChange) {
         self.changes.push_back(change);
         self.last = self.last.wrapping_add(1);
     }
 
+    /// Notes that a node is gone, or has lost its state.
+    pub(super) fn note_removed(&mut self, node: NodeId, members: &Members) {
+        self.note(EntryChange::Removed { node, members: Arc::new(members.clone()) });
+    }
+
+    /// Notes new owners: adds them to those since the last walk began.
+    pub(super) fn note_owners(&mut self, rejoined: Option<NodeId>, members: &Members) {
+        let mut changes = match (self.during_walk.take(), self.changes.back()) {
+            (Some(changes), _) => Arc::unwrap_or_clone(changes),
+            (None, Some(EntryChange::Removed { members, .. })) => {
+                OwnerChanges::new(members.clone())
+            }
+            (None, _) => OwnerChanges::new(Arc::new(members.clone())),
+        };
+        for member in members.iter() {
+            if !changes.members.contains(member.id) {
+                Arc::make_mut(&mut changes.members).insert(member);
+            }
+        }
+        self.note(EntryChange::Owners);
+        changes.rejoined.extend(rejoined);
+        changes.last = self.last;
+        self.during_walk = Some(Arc::new(changes));
+    }
+
     /// Returns the changes that are not applied to an entry yet, and marks them as applied.
-    pub(super) fn take_news(&mut self, id: &ObjectId) -> Vec<EntryChange> {
-        let Some(entry) = self.all.get(id) else { return Vec::new() };
-        let news = self.news(entry).cloned().collect();
+    pub(super) fn take_news(&mut self, id: &ObjectId) -> News {
+        let Some(entry) = self.all.get(id).filter(|entry| entry.changes_seen != self.last) else {
+            return News::default();
+        };
+        let removed = |change: &EntryChange| match change {
+            EntryChange::Removed { node, members } => Some((*node, members.clone())),
+            EntryChange::Owners => None,
+        };
+        let removed = self.news(entry).filter_map(removed).collect();
+        let age = self.age(entry.changes_seen);
+        let is_new = |changes: &&Arc<OwnerChanges>| self.age(changes.last) < age;
+        let owners = self.before_walk.iter().chain(&self.during_walk).filter(is_new);
+        let news = News { removed, owners: owners.cloned().collect() };
         let last = self.last;
         if let Some(entry) = self.get_mut(id) {
             entry.changes_seen = last;
@@ -137,14 +202,32 @@ impl Entries {
         news
     }
 
-    /// Forgets the changes up to this one: they are applied everywhere.
+    /// How many changes came after the one with this number.
+    const fn age(&self, number: u32) -> u32 {
+        self.last.wrapping_sub(number)
+    }
+
+    /// Forgets the changes up to this one: they are applied everywhere. The next walk applies the others.
     pub(super) fn forget_changes(&mut self, number: u32) {
-        let later = self.changes.len().min(self.last.wrapping_sub(number) as usize);
+        let later = self.changes.len().min(self.age(number) as usize);
         self.changes.drain(..self.changes.len() - later);
+        let (last, age) = (self.last, self.age(number));
+        let is_later = |changes: &mut Arc<OwnerChanges>| last.wrapping_sub(changes.last) < age;
+        self.before_walk = self.before_walk.take_if(is_later);
+        self.during_walk = self.during_walk.take_if(is_later);
+        if self.before_walk.is_none() {
+            self.before_walk = self.during_walk.take();
+        }
     }
 
     /// Whether all changes are applied to all entries.
     pub(super) fn is_settled(&self) -> bool {
         self.changes.is_empty()
+    }
+
+    /// How often a visit finds the owners of an entry.
+    #[cfg(test)]
+    pub(super) fn pending_owners(&self) -> usize {
+        self.before_walk.iter().chain(&self.during_walk).count()
     }
 }

@@ -1,8 +1,9 @@
 //! Membership changes, applied to one lease or entry at a time, so that other requests are handled in between.
 //!
-//! A walk of the node visits all of them. Each has the number of the last change that was applied to it. The directory applies the later
-//! ones before it reads or changes it for a message. Therefore no reply predates the last change, and no change undoes what a
-//! member has announced since.
+//! The walks of the node visit all of them. Each has the number of the last change that was applied to it. The directory
+//! applies the later ones before it reads or changes it for a message. Therefore no reply predates the last change, and no
+//! change undoes what a member has announced since. Changes of owners count as one for each walk, so that a visit finds the
+//! owners of an entry twice at most, however many there were.
 //!
 //! ```text
 //!   changes not yet applied everywhere:      4: node 7 is gone   5: other owners
@@ -13,7 +14,11 @@
 use alloc::{boxed::Box, sync::Arc, vec::Vec};
 
 use super::{
-    context::Context, entries::EntryChange, entry::Reserved, live::Live, state::Directory,
+    context::Context,
+    entries::{EntryChange, News, OwnerChanges},
+    entry::Reserved,
+    live::Live,
+    state::Directory,
 };
 use crate::{
     id::{Instance, Name, NodeId, ObjectId},
@@ -31,7 +36,7 @@ impl Directory {
         self.parked.retain(|parked| parked.from != node);
         self.accounts.prune();
         self.speeds.forget(node);
-        self.entries.note(EntryChange::Removed { node, members: Arc::new(members.clone()) });
+        self.entries.note_removed(node, members);
     }
 
     /// Notes new ownership, and returns its number. The caller then visits all that the `next_` methods of this file
@@ -42,8 +47,7 @@ impl Directory {
     /// make this node their owner again, without their holders having noticed any change.
     pub fn members_changed(&mut self, context: &Context<'_>, rejoined: Option<NodeId>) -> u32 {
         self.changed_at = Some(context.now);
-        let members = Arc::new(context.members.clone());
-        self.entries.note(EntryChange::Owners { rejoined, members });
+        self.entries.note_owners(rejoined, context.members);
         self.entries.last_change()
     }
 
@@ -75,7 +79,7 @@ impl Directory {
         };
         let removed = |change: &EntryChange| match change {
             EntryChange::Removed { node, .. } => Some(*node),
-            EntryChange::Owners { .. } => None,
+            EntryChange::Owners => None,
         };
         let removed: Vec<NodeId> = self.entries.changes_since(seen).filter_map(removed).collect();
         self.leases.settle(context.now, lease, &removed, last);
@@ -92,30 +96,23 @@ impl Directory {
     /// Applies pending membership changes to an entry before it is used.
     pub(crate) fn settle(&mut self, context: &mut Context<'_>, id: &ObjectId) {
         let (now, members) = (context.now, context.members);
-        let (mut others, mut all_renewed, me) = (false, Vec::new(), members.me());
-        for change in self.entries.take_news(id) {
-            match change {
-                EntryChange::Removed { node, members } => {
-                    let context =
-                        &mut Context { members: &members, outbox: context.outbox, ..*context };
-                    self.forget_member(context, id, node);
-                }
-                EntryChange::Owners { rejoined, members } => {
-                    others = true;
-                    all_renewed.extend(rejoined);
-                    // Even if this node owns it again by now, it may have missed what happened meanwhile.
-                    if let Some(entry) = self.entries.get_mut(id)
-                        && !members.owners(id).contains(me)
-                    {
-                        entry.stray_until = now + self.stray_ns;
-                        self.alarms.insert((entry.stray_until, id.clone()));
-                    }
-                }
-            }
+        let News { removed, owners } = self.entries.take_news(id);
+        for (node, members) in removed {
+            let context = &mut Context { members: &members, outbox: context.outbox, ..*context };
+            self.forget_member(context, id, node);
         }
-        if others {
-            self.notify_owners(context, id, &all_renewed);
+        if owners.is_empty() {
+            return;
         }
+        let was_owner = owners.iter().all(|it| it.members.owners(id).contains(members.me()));
+        // Even if this node owns it again by now, it may have missed what happened meanwhile.
+        if let Some(entry) = self.entries.get_mut(id)
+            && !was_owner
+        {
+            entry.stray_until = now + self.stray_ns;
+            self.alarms.insert((entry.stray_until, id.clone()));
+        }
+        self.notify_owners(context, id, &owners);
     }
 
     /// Applies pending changes to the entry that a message concerns. A listing uses entries as they are, and what
@@ -172,7 +169,12 @@ impl Directory {
         self.forget_if_empty(id);
     }
 
-    fn notify_owners(&mut self, context: &mut Context<'_>, id: &ObjectId, rejoined: &[NodeId]) {
+    fn notify_owners(
+        &mut self,
+        context: &mut Context<'_>,
+        id: &ObjectId,
+        changes: &[Arc<OwnerChanges>],
+    ) {
         let (now, members) = (context.now, context.members);
         let Some(entry) = self.entries.get_mut(id) else { return };
         if entry.tombstone.is_none() && entry.buried(now).next().is_none() {
@@ -181,7 +183,8 @@ impl Directory {
         let (all, me) = (members.owners(id), members.me());
         let owners = || all.iter().filter(|owner| *owner != me);
         if let Some(tombstone) = &mut entry.tombstone {
-            tombstone.known_to.retain(|owner| !rejoined.contains(owner));
+            let has_rejoined = |node: &NodeId| changes.iter().any(|it| it.rejoined.contains(node));
+            tombstone.known_to.retain(|owner| !has_rejoined(owner));
             tombstone.tell(id, owners(), context.outbox);
             if all.contains(me) {
                 tombstone.drop_again(id, context.outbox);

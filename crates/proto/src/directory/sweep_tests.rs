@@ -108,6 +108,39 @@ fn a_change_during_another_reaches_all_entries() {
     assert!(owner.directory.entries.is_settled());
 }
 
+/// Goal: a visit costs the same however many changes are pending, and an owner that was displaced meanwhile knows it.
+#[test]
+fn changes_of_owners_count_as_one_for_each_walk() {
+    let mut owner = sliced();
+    let ids: Vec<ObjectId> = (0..40).map(|n| format!("g{n}/1").parse().unwrap()).collect();
+    for (id, serial) in ids.iter().zip(1..) {
+        owner.receives(2, announced(id, instance(2, serial), true, Progress::Complete));
+    }
+    let before = owner.members.clone();
+    let mut displaced: BTreeSet<&ObjectId> = BTreeSet::new();
+    for number in 10..30 {
+        let address = core::net::SocketAddr::from(([127, 0, 0, 1], number as u16));
+        owner.meets(Member { id: NodeId(number), address, place: None });
+        displaced.extend(ids.iter().filter(|id| !owner.members.owners(id).contains(NodeId(1))));
+        owner.loses(number);
+    }
+    let mut entries = 0;
+    for id in &ids {
+        let me = NodeId(1);
+        if !before.owners(id).contains(me) {
+            continue;
+        }
+        entries += 1;
+        assert!(owner.directory.entries.pending_owners() <= 2);
+        owner.run(|directory, context| directory.settle(context, id));
+        let is_doubtful = owner.directory.entries.get(id).is_some_and(|it| it.is_doubtful());
+        assert!(is_doubtful || !displaced.contains(id), "{id}");
+    }
+    assert!(entries > 10 && !displaced.is_empty());
+    owner.walk_all();
+    assert_eq!(owner.directory.entries.pending_owners(), 0);
+}
+
 #[test]
 fn a_leaving_node_sends_all_deletions_first() {
     let mut owner = sliced();
