@@ -66,6 +66,8 @@ pub(crate) struct ReplicaSet {
     pub(crate) failed: BTreeSet<NodeId>,
     /// Whether this node leaves, so that its own copy does not count, and a node without capacity may wait for it.
     leaves: bool,
+    /// Nodes that were requested before this node began to leave, and may have capacity later.
+    requested_before: BTreeSet<NodeId>,
     /// When nodes without capacity are requested again.
     pub(crate) retry_at: Option<Instant>,
     /// When waiting requests fail because no other node is left.
@@ -115,6 +117,7 @@ impl ReplicaSet {
             refused: BTreeSet::new(),
             failed: BTreeSet::new(),
             leaves: false,
+            requested_before: BTreeSet::new(),
             retry_at: None,
             give_up_at: None,
         }
@@ -145,7 +148,21 @@ impl ReplicaSet {
 
     /// Marks the request to a node as answered or void. Returns whether there was one.
     pub(crate) fn settle(&mut self, node: NodeId) -> bool {
+        self.requested_before.remove(&node);
         self.requested.remove(&node).is_some() || self.overdue.remove(&node)
+    }
+
+    /// Handles that a requested node has replied. A refusal of a request from before this node began to leave does not
+    /// count: such a node gets another one, for which it may wait. Returns whether it was requested.
+    pub(crate) fn replied(&mut self, node: NodeId, accepted: bool) -> bool {
+        let is_early = self.requested_before.contains(&node);
+        let was_requested = self.settle(node);
+        if was_requested && accepted {
+            self.stored.insert(node);
+        } else if was_requested && !is_early {
+            self.refused.insert(node);
+        }
+        was_requested
     }
 
     /// Moves nodes that are past their deadline to `overdue`, and returns them.
@@ -197,6 +214,9 @@ impl ReplicaSet {
 
     /// Begins to replace the copy of this node, which leaves.
     pub(crate) fn leave(&mut self) {
+        if !self.leaves {
+            self.requested_before = self.pending().collect();
+        }
         self.leaves = true;
         // They may have capacity later.
         self.refused.clear();

@@ -149,6 +149,9 @@ impl Replicas {
     fn discharge(&mut self, node: NodeId, bytes: u64) {
         if let Some(stored) = self.load.get_mut(&node) {
             *stored = stored.saturating_sub(bytes);
+            if *stored == 0 {
+                self.load.remove(&node);
+            }
         }
     }
 
@@ -162,16 +165,16 @@ impl Replicas {
         world: &mut World,
     ) {
         let discharged = self.all.update(&instance, |set| {
-            if set.settle(from) {
+            let is_enough = set.stored.len() >= set.wanted(world.members());
+            if set.replied(from, accepted) {
                 self.unresponsive.remove(&from);
                 set.failed.remove(&from);
-                if accepted && set.stored.len() >= set.wanted(world.members()) {
+                if accepted && is_enough {
                     // Another node was requested in addition, and was faster.
+                    set.stored.remove(&from);
                     world.send(from, Message::ReleaseReplica { id: set.id.clone(), instance });
                     return Some(Some(set.bytes));
                 }
-                let nodes = if accepted { &mut set.stored } else { &mut set.refused };
-                nodes.insert(from);
             } else if !accepted && set.stored.remove(&from) {
                 set.returning.insert(from);
             } else {
@@ -237,7 +240,9 @@ impl Replicas {
                     hopeless.append(&mut set.requests);
                 }
                 for node in set.take_overdue(now) {
-                    self.unresponsive.insert(node);
+                    if world.members().contains(node) {
+                        self.unresponsive.insert(node);
+                    }
                     world.note(LogEvent::ReplicaLate { id: set.id.clone(), node });
                 }
             });
@@ -270,7 +275,7 @@ impl Replicas {
     /// Whether no other node is charged for replicas of this one.
     #[cfg(test)]
     pub(crate) fn takes_no_room(&self) -> bool {
-        self.load.values().all(|bytes| *bytes == 0)
+        self.load.is_empty()
     }
 }
 
@@ -426,6 +431,27 @@ mod tests {
         // A late replica is kept anyway.
         asking.replied(3, true);
         assert!(asking.replicas.state(INSTANCE).contains("has 3 of 3 replicas"));
+    }
+
+    /// Goal: a node that refuses a replica while it has no capacity may still take the copy of a leaving node.
+    /// Method: the refusal of the first request arrives after this node has begun to leave.
+    #[test]
+    fn a_node_that_refused_before_is_requested_once_more_by_a_leaving_node() {
+        let mut asking = Subscribers::new(2, 2);
+        assert_eq!(asking.told(), (vec![2], vec![]));
+        let Subscribers { world, table, replicas, requests } = &mut asking;
+        let copy = table.get(INSTANCE).expect("it is there");
+        replicas.leave((INSTANCE, copy), requests, world);
+        assert_eq!(asking.told(), (vec![], vec![]));
+        asking.replied(2, false);
+        let again = asking.world.taken().into_iter().find_map(|action| match action {
+            Action::Send { message: Message::StoreReplica { may_wait, .. }, .. } => Some(may_wait),
+            _ => None,
+        });
+        assert_eq!((again, asking.replicas.lacks_taker(INSTANCE)), (Some(true), false));
+        asking.replied(2, false);
+        assert_eq!((asking.told().0, asking.replicas.lacks_taker(INSTANCE)), (vec![], true));
+        assert!(asking.replicas.takes_no_room());
     }
 
     #[test]
