@@ -68,6 +68,8 @@ pub(crate) struct ReplicaSet {
     leaves: bool,
     /// Nodes that were requested before this node began to leave, and may have capacity later.
     requested_before: BTreeSet<NodeId>,
+    /// The number of the last membership change that was applied to it.
+    pub(crate) changes_seen: u32,
     /// When nodes without capacity are requested again.
     pub(crate) retry_at: Option<Instant>,
     /// When waiting requests fail because no other node is left.
@@ -118,6 +120,7 @@ impl ReplicaSet {
             failed: BTreeSet::new(),
             leaves: false,
             requested_before: BTreeSet::new(),
+            changes_seen: 0,
             retry_at: None,
             give_up_at: None,
         }

@@ -13,6 +13,7 @@
 use alloc::{
     collections::{BTreeMap, BTreeSet},
     string::String,
+    sync::Arc,
     vec::Vec,
 };
 
@@ -194,24 +195,36 @@ impl Replicas {
         self.unresponsive.remove(&node);
     }
 
+    /// The copies whose deadline has passed.
+    pub(crate) fn due(&self, now: Instant) -> Vec<Instance> {
+        self.all.due(now)
+    }
+
     /// The replicated copy after another one, or the first.
     pub(crate) fn next_after(&self, after: Option<Instance>) -> Option<Instance> {
         self.all.next_after(after.as_ref())
     }
 
-    /// Handles a membership change: drops the replicas of lost nodes, and requests that may be lost. Other nodes may have
-    /// to be requested, or can be.
+    /// Handles membership changes, unless that is done: drops the replicas of lost nodes, and requests that may be lost.
+    /// Other nodes may have to be requested, or can be. Takes all changes at once, so that no lost node is counted.
     pub(crate) fn resend(
         &mut self,
         instance: Instance,
-        change: &MembershipChange,
+        changes: &[Arc<MembershipChange>],
         requests: &mut Requests,
         world: &mut World,
     ) {
+        let Some(last) = changes.last().map(|change| change.number) else { return };
+        if self.all.get(&instance).is_none_or(|set| set.changes_seen == last) {
+            return;
+        }
+        let is_rejoined = |node: &NodeId| changes.iter().any(|it| it.is_rejoined(*node));
+        let is_forgotten = |node: &NodeId| changes.iter().any(|it| it.forgotten.contains(node));
         let freed = self.all.update(&instance, |set| {
+            set.changes_seen = last;
             let charged: Vec<NodeId> = set.charged().collect();
-            for node in set.known().filter(|it| change.is_rejoined(*it)).collect::<Vec<NodeId>>() {
-                if !change.forgotten.contains(&node) {
+            for node in set.known().filter(is_rejoined).collect::<Vec<NodeId>>() {
+                if !is_forgotten(&node) {
                     set.void_request(node);
                 } else if !mutants::is_active(Mutant::NeverReplacesReplicas) {
                     set.forget(node);
@@ -514,7 +527,8 @@ mod tests {
             let Subscribers { replicas, requests, world, .. } = asking;
             let mut change = MembershipChange::new(world.members().clone(), None);
             change.forgotten.insert(NodeId(node));
-            replicas.resend(INSTANCE, &change, requests, world);
+            change.number = u32::try_from(node).expect("a small number");
+            replicas.resend(INSTANCE, &[Arc::new(change)], requests, world);
         };
         drop_state(&mut asking, 2, &[3]);
         assert_eq!(asking.told(), (vec![3], vec![]), "node 2 is lost");

@@ -1,15 +1,16 @@
-//! The walk after a membership change: how far it has come through the state that other nodes hold, and for which changes.
+//! The walks after a membership change: how far they have come through the state that other nodes hold, and for which changes.
 //!
 //! ```text
-//!   change --> names reserved --> leases --> what waits for an owner --> replicas --> copies and entries --> (over)
-//!                 ^                                                                            |
-//!                 +------------------- changes that came meanwhile, as one --------------------+
+//!                 +--- what came meanwhile, as one ----+            +- what came meanwhile -+
+//!                 v                                    |            v                       |
+//!   change --> names --> leases --> what waits --> replicas --> copies and entries --> (applied)
 //! ```
-//! One event visits a slice. The order matters: an object must not reach a new owner before the reservation of its name,
-//! and no lease may end because it is reported after very many objects. Whatever begins during a walk is sent to the
-//! present owners anyway. Does not know what a visit does.
+//! The first walk is short, and each change gets one at once. The second one, through the objects, goes on when the first
+//! is over. One event visits a slice. The order matters: an object must not reach a new owner before the reservation of its
+//! name, and neither may a lease end nor a request stall because very many objects come first. Whatever begins during a walk
+//! is sent to the present owners anyway. Does not know what a visit does.
 
-use alloc::sync::Arc;
+use alloc::{sync::Arc, vec::Vec};
 
 use crate::{
     directory::Slice,
@@ -19,19 +20,55 @@ use crate::{
     time::Instant,
 };
 
-/// Progress of the walk.
+/// Progress of the walks.
 #[derive(Debug, Default)]
 pub(crate) struct Walk {
-    /// What the walk applies, if there is one, and what has changed since it began.
-    change: Option<Arc<MembershipChange>>,
-    later: Option<Arc<MembershipChange>>,
-    stage: Stage,
+    /// Through everything but the objects.
+    first: Lap<Stage>,
+    /// Through the objects.
+    objects: Lap<Option<ObjectId>>,
+    /// Whether a change came since the last slice.
+    has_news: bool,
     /// When the next slice is due.
     next_at: Instant,
 }
 
-/// What the walk visits next: one kind of state, and the last key of it that was visited.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A walk through one part of the state.
+#[derive(Debug, Default)]
+struct Lap<At> {
+    /// What it applies, if there is one, and what has changed since it began.
+    change: Option<Arc<MembershipChange>>,
+    later: Option<Arc<MembershipChange>>,
+    /// What was visited last.
+    at: At,
+}
+
+impl<At: Default + Ord> Lap<At> {
+    fn note(&mut self, change: MembershipChange) {
+        let is_new = self.at == At::default();
+        let pending = if is_new { &mut self.change } else { &mut self.later };
+        match pending {
+            Some(pending) => Arc::make_mut(pending).merge(change),
+            None => *pending = Some(Arc::new(change)),
+        }
+    }
+
+    /// The changes that are not applied at this point yet, oldest first.
+    fn pending(&self, at: &At) -> impl Iterator<Item = Arc<MembershipChange>> {
+        let change = self.change.iter().filter(|_| self.at < *at);
+        change.chain(&self.later).cloned()
+    }
+
+    /// Ends the walk, and begins the next one if there were changes meanwhile. Returns what is applied now.
+    fn end(&mut self) -> Option<MembershipChange> {
+        self.at = At::default();
+        let over = core::mem::replace(&mut self.change, self.later.take());
+        over.map(Arc::unwrap_or_clone)
+    }
+}
+
+/// A point of a walk: one kind of state, in the order of the visits, and the last key of it that was visited.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Stage {
     /// Names that are reserved.
     Names(Option<ObjectId>),
@@ -46,7 +83,7 @@ pub(crate) enum Stage {
     Questions(Option<QuestionId>),
     /// Objects that other nodes replicate for this one.
     Replicas(Option<Instance>),
-    /// Copies of this node, and entries of its shard.
+    /// The second walk: copies of this node, and entries of its shard.
     Objects(Option<ObjectId>),
 }
 
@@ -57,6 +94,7 @@ impl Default for Stage {
 }
 
 impl Stage {
+    /// The next kind of state in the first walk.
     fn next(&self) -> Option<Self> {
         Some(match self {
             Self::Names(_) => Self::Leases(None),
@@ -65,8 +103,7 @@ impl Stage {
             Self::Pulls(_) => Self::Puts(None),
             Self::Puts(_) => Self::Questions(None),
             Self::Questions(_) => Self::Replicas(None),
-            Self::Replicas(_) => Self::Objects(None),
-            Self::Objects(_) => return None,
+            Self::Replicas(_) | Self::Objects(_) => return None,
         })
     }
 }
@@ -74,49 +111,58 @@ impl Stage {
 impl Walk {
     /// When the next slice is due.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.change.is_some().then_some(self.next_at)
+        let is_over = self.first.change.is_none() && self.objects.change.is_none();
+        (!is_over).then_some(self.next_at)
     }
 
     /// Adds a membership change, which affects everything.
     pub(crate) fn note(&mut self, change: MembershipChange) {
-        let is_new = self.stage == Stage::default();
-        let pending = if is_new { &mut self.change } else { &mut self.later };
-        match pending {
-            Some(pending) => Arc::make_mut(pending).merge(change),
-            None => *pending = Some(Arc::new(change)),
-        }
+        self.first.note(change);
+        self.has_news = true;
     }
 
-    /// All changes that are not applied everywhere yet.
-    pub(crate) fn pending(&self) -> [Option<Arc<MembershipChange>>; 2] {
-        [self.change.clone(), self.later.clone()]
+    /// Whether a change came since the last slice.
+    pub(crate) const fn has_news(&self) -> bool {
+        self.has_news
     }
 
-    /// Whether new owners may lack reservations of names.
-    pub(crate) const fn may_lack_names(&self) -> bool {
-        self.later.is_some() || self.change.is_some() && matches!(self.stage, Stage::Names(_))
+    /// The changes that are not applied yet to what `point` names, oldest first.
+    pub(crate) fn pending(&self, point: &Stage) -> Vec<Arc<MembershipChange>> {
+        let objects = match point {
+            Stage::Objects(id) => Some(self.objects.pending(id)),
+            _ => None,
+        };
+        objects.into_iter().flatten().chain(self.first.pending(point)).collect()
     }
 
     /// What to visit next, and the changes to apply to it.
     pub(crate) fn current(&self) -> Option<(Stage, Arc<MembershipChange>)> {
-        self.change.clone().map(|change| (self.stage.clone(), change))
+        if let Some(change) = &self.first.change {
+            return Some((self.first.at.clone(), change.clone()));
+        }
+        let change = self.objects.change.clone()?;
+        Some((Stage::Objects(self.objects.at.clone()), change))
     }
 
     /// Records a visit.
     pub(crate) fn visited(&mut self, stage: Stage) {
-        self.stage = stage;
+        match stage {
+            Stage::Objects(id) => self.objects.at = id,
+            stage => self.first.at = stage,
+        }
     }
 
-    /// Continues with the next kind of state. After the last one, returns the number of the change that is applied
-    /// everywhere now; the later ones are next.
+    /// Continues with the next kind of state. After the objects, returns the number of the change that is applied
+    /// everywhere now.
     pub(crate) fn next_stage(&mut self) -> Option<u32> {
-        let next = self.stage.next();
-        let over = self.change.take_if(|_| next.is_none());
-        if over.is_some() {
-            self.change = self.later.take();
+        if self.first.change.is_none() {
+            return self.objects.end().map(|change| change.number);
         }
-        self.stage = next.unwrap_or_default();
-        over.map(|change| change.number)
+        match self.first.at.next() {
+            Some(next) => self.first.at = next,
+            None => self.first.end().into_iter().for_each(|change| self.objects.note(change)),
+        }
+        None
     }
 
     /// How many visits one event makes.
@@ -127,6 +173,6 @@ impl Walk {
     /// Schedules the next slice.
     pub(crate) fn pause(&mut self, world: &World) {
         let Slice { pause_ns, .. } = world.config().slice;
-        self.next_at = world.now() + pause_ns;
+        (self.next_at, self.has_news) = (world.now() + pause_ns, false);
     }
 }

@@ -71,6 +71,7 @@ impl Node {
 
     /// Requests another member for a pinned copy of this node, which leaves.
     pub(super) fn replicate_elsewhere(&mut self, instance: Instance) {
+        self.settle_replicas(instance);
         let copy = self.copies.get(instance);
         let Some(copy) = copy.filter(|copy| is_handed_over(copy)) else { return };
         self.replicas.leave((instance, copy), &mut self.requests, &mut self.world);
@@ -188,6 +189,7 @@ impl Node {
     /// Removes the file of a copy that another member keeps. The next node must not restore it, since it may be deleted
     /// by then.
     fn end_copy(&mut self, instance: Instance) {
+        self.settle_replicas(instance);
         let Some(copy) = self.copies.get(instance) else { return };
         let is_persistent = self.copies.is_persistent();
         let is_restored = is_persistent && copy.file_state == FileState::Written;

@@ -6,9 +6,10 @@
 //!
 //! [`route`], [`verbs`] and [`messages`] dispatch events, client requests and messages to machines; [`permit`] drops
 //! messages that are not valid. Work that involves several machines is a method of [`Node`], in one file for each step
-//! of an object: [`put`], [`read`], [`get`], [`range`], [`rate`], [`serve`], [`copy`], [`spill`], [`reduce`], [`fold`],
-//! [`result`], [`ring`], [`delete`], [`timeout`], [`membership`], [`walk`] and [`status`]. [`questions`] sends questions for
-//! all of them.
+//! of an object: [`reserve`], [`put`], [`read`], [`receive`], [`get`], [`range`], [`rate`], [`serve`], [`copy`], [`spill`],
+//! [`replicate`], [`reduce`], [`fold`], [`result`], [`ring`] and [`delete`]. [`questions`] sends questions for all of them.
+//! [`timeout`] ends requests, [`status`] and [`running`] describe what goes on, [`membership`] and [`walk`] handle
+//! membership changes, and [`leave`] ends this node.
 
 mod copy;
 mod delete;
@@ -117,6 +118,7 @@ impl Node {
     pub fn handle(&mut self, now: Instant, event: Event, actions: &mut Vec<Action>) {
         self.world.begin(now, actions);
         self.dispatch(event);
+        self.walk_after_changes();
         self.settle();
         self.report_long_waits();
         self.expire_requests();

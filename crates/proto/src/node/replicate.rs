@@ -1,4 +1,4 @@
-//! Adopt: this node stores a pinned copy for a node that leaves, or that replicates an object.
+//! Replicate: this node stores a pinned copy for a node that leaves, or that replicates an object.
 //!
 //! A replica for a live node can be returned when clients of this node need the capacity: the other node first
 //! replicates to another member.
@@ -82,7 +82,7 @@ impl Node {
         replica.answer(&id, true, &mut self.world);
     }
 
-    /// An inline object arrived from the owner. If an adoption waits for it, it is pinned.
+    /// An inline object arrived from the owner. If a replica is to be made of it, it is pinned.
     pub(super) fn replica_received_inline(
         &mut self,
         id: &ObjectId,
@@ -118,7 +118,7 @@ impl Node {
         replica.answer(id, true, &mut self.world);
     }
 
-    /// A copy has arrived. If an adoption waits for it, the requester gets its reply.
+    /// A copy has arrived. If another node requested a replica of it, that node gets its reply.
     pub(super) fn replica_received(&mut self, id: &ObjectId, instance: Instance) {
         let Some(replica) = self.hosted_replicas.take(id) else { return };
         if replica.instance != instance {
@@ -187,7 +187,7 @@ impl Node {
         }
     }
 
-    /// An object has no capacity now. If its adoption must not wait, it is refused, since another node may have
+    /// An object has no capacity now. If it is a replica that must not wait, it is refused, since another node may have
     /// capacity.
     pub(super) fn replica_lacks_capacity(&mut self, id: &ObjectId) {
         if self.pull_without_capacity(id).is_some()
@@ -207,7 +207,7 @@ impl Node {
         let current = self.copies.current(&id);
         let copy = current.and_then(|instance| Some((instance, self.copies.get(instance)?)));
         let primary = copy.filter(|(_, copy)| copy.pinned && copy.is_complete());
-        let Some(primary) = primary else {
+        let Some((instance, _)) = primary else {
             let error = if current.is_some() {
                 let said =
                     format!("{id} was not put on this node, which therefore can't replicate it");
@@ -218,12 +218,24 @@ impl Node {
             };
             return Some(Err(error));
         };
-        self.replicas.want(context, primary, copies, &mut self.requests, &mut self.world);
+        self.settle_replicas(instance);
+        let copy = self.copies.get(instance)?;
+        self.replicas.want(context, (instance, copy), copies, &mut self.requests, &mut self.world);
         None
     }
 
     /// Another node keeps a replica, can't keep it, or wants to return it.
     pub(super) fn replica_reply(&mut self, from: NodeId, instance: Instance, accepted: bool) {
+        self.settle_replicas(instance);
         self.replicas.replied(from, instance, accepted, &mut self.requests, &mut self.world);
+    }
+
+    pub(super) fn expire_replicas(&mut self) {
+        for instance in self.replicas.due(self.world.now()) {
+            self.settle_replicas(instance);
+        }
+        for request in self.replicas.expire(&mut self.requests, &mut self.world) {
+            self.time_out(request);
+        }
     }
 }

@@ -82,7 +82,6 @@ impl Node {
 
     fn expire(&mut self) {
         self.update_directory(Directory::expire);
-        self.expire_walk();
         for (node, is_first) in self.world.expire() {
             self.member_unresponsive(node, is_first);
         }
@@ -95,9 +94,8 @@ impl Node {
         self.leaving.expire(self.world.now());
         self.hand_over();
         self.client_leases.expire(&mut self.world);
-        for request in self.replicas.expire(&mut self.requests, &mut self.world) {
-            self.time_out(request);
-        }
+        self.expire_replicas();
         self.expire_members();
+        self.expire_walk();
     }
 }

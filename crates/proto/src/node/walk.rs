@@ -6,17 +6,17 @@
 use super::Node;
 use crate::{
     directory,
-    id::{Instance, ObjectId},
+    id::{Instance, NodeId, ObjectId},
     machines::{
         membership_change::MembershipChange,
         walk::{Stage, Walk},
     },
-    message::Message,
+    message::{Announce, Message},
     mutants::{self, Mutant},
 };
 
 impl Node {
-    /// Begins a walk for a membership change, or adds the change to the present one.
+    /// Notes a membership change. The walk for all changes of an event begins at its end.
     pub(super) fn members_changed(&mut self, mut change: MembershipChange) {
         self.leaving.reannounce(&change, &mut self.world);
         // A new change has one at most.
@@ -24,7 +24,13 @@ impl Node {
         change.number =
             self.update_directory(|directory, world| directory.members_changed(world, rejoined));
         self.walk.note(change);
-        self.walk();
+    }
+
+    /// Visits the first slice after the changes of this event.
+    pub(super) fn walk_after_changes(&mut self) {
+        if self.walk.has_news() {
+            self.walk();
+        }
     }
 
     pub(super) fn expire_walk(&mut self) {
@@ -88,7 +94,7 @@ impl Node {
             }
             Stage::Replicas(after) => {
                 let instance = self.replicas.next_after(after)?;
-                self.replicas.resend(instance, change, &mut self.requests, world);
+                self.settle_replicas(instance);
                 Stage::Replicas(Some(instance))
             }
             Stage::Objects(after) => {
@@ -108,9 +114,7 @@ impl Node {
             self.reannounce_copy(instance, change);
         }
         if let Some(announce) = self.pending_announcement(id) {
-            for owner in change.new_owners(id, &self.world) {
-                self.world.send(owner, Message::Announce(announce.clone()));
-            }
+            self.announce_to(&change.new_owners(id, &self.world), &announce);
         }
         if change.new_owner(id, &self.world).is_some() {
             self.locate_again(id);
@@ -140,19 +144,25 @@ impl Node {
     /// Sends the reservation of a name to new owners before the object that is made under it, which they would otherwise
     /// take for a claim.
     pub(super) fn resend_name(&mut self, id: &ObjectId) {
-        if !self.walk.may_lack_names() {
+        if self.walk.deadline().is_none() {
             return;
         }
-        for change in self.walk.pending().iter().flatten() {
-            self.claims.resend_reservation(id, change, &mut self.world);
+        for change in self.walk.pending(&Stage::Names(Some(id.clone()))) {
+            self.claims.resend_reservation(id, &change, &mut self.world);
         }
+    }
+
+    /// Applies pending changes to the replicas of a copy before they are counted: a lost node keeps none.
+    pub(super) fn settle_replicas(&mut self, instance: Instance) {
+        let changes = self.walk.pending(&Stage::Replicas(Some(instance)));
+        self.replicas.resend(instance, &changes, &mut self.requests, &mut self.world);
     }
 
     /// Announces the copy of an object that is about to be deleted first.
     pub(super) fn announce_before_deletion(&mut self, id: &ObjectId) {
         let Some(instance) = self.copies.current(id) else { return };
-        for change in self.walk.pending().iter().flatten() {
-            self.reannounce_copy(instance, change);
+        for change in self.walk.pending(&Stage::Objects(Some(id.clone()))) {
+            self.reannounce_copy(instance, &change);
         }
     }
 
@@ -167,8 +177,14 @@ impl Node {
             return;
         }
         let Some(announce) = self.announcement(instance) else { return };
-        for owner in new {
-            self.world.send(owner, Message::Announce(announce.clone()));
+        self.announce_to(&new, &announce);
+    }
+
+    /// Announces a copy to new owners. They must know the reservation of its name.
+    fn announce_to(&mut self, owners: &[NodeId], announce: &Announce) {
+        self.resend_name(&announce.id);
+        for owner in owners {
+            self.world.send(*owner, Message::Announce(announce.clone()));
         }
     }
 }

@@ -274,3 +274,47 @@ fn a_replica_elsewhere_suffices() {
     assert_eq!(cluster.fetches.len(), before);
     assert_eq!(cluster.lost[&NodeId(2)], LostObjects::default());
 }
+
+/// Goal: the copy of a leaving node is not lost because a failed node counts as its keeper.
+/// Method: node 3 leaves right after the failure, while it still repeats its leases.
+#[test]
+fn a_replica_on_a_failed_node_does_not_suffice() {
+    let slice = Slice { entries: 1, pause_ns: 1000 };
+    let mut cluster = Cluster::in_slices(3, 1 << 30, slice);
+    for number in 0..5 {
+        cluster.ask(3, Request::AcquireLease { id: named(&format!("lease{number}/1")) });
+    }
+    let id = cluster.put_large(3, None);
+    let request = cluster.ask(3, Request::Replicate { id: id.clone(), replicas: 2 });
+    assert_eq!(cluster.reply(request), &Ok(Reply::Replicated { replicas: 2 }));
+    let keeper = if cluster.has(1, &id) { 1 } else { 2 };
+    cluster.kill(keeper);
+    cluster.tell(3, LEAVE);
+    assert!(cluster.has(3 - keeper, &id));
+    let request = cluster.ask(3, Request::Replicate { id: id.clone(), replicas: 2 });
+    assert!(cluster.reply(request).is_err(), "it leaves");
+    for _ in 0..30 {
+        cluster.wait(slice.pause_ns);
+    }
+    assert!(cluster.has_left(3) && cluster.has(3 - keeper, &id));
+    assert_eq!(cluster.lost[&NodeId(3)], LostObjects::default());
+}
+
+/// Goal: a client is not told that there are replicas which a failed node had.
+#[test]
+fn a_replica_on_a_failed_node_does_not_count() {
+    let slice = Slice { entries: 1, pause_ns: 1000 };
+    let mut cluster = Cluster::in_slices(3, 1 << 30, slice);
+    for number in 0..5 {
+        cluster.ask(3, Request::AcquireLease { id: named(&format!("lease{number}/1")) });
+    }
+    let id = cluster.put_large(3, None);
+    let wanted = Request::Replicate { id: id.clone(), replicas: 2 };
+    let request = cluster.ask(3, wanted.clone());
+    assert_eq!(cluster.reply(request), &Ok(Reply::Replicated { replicas: 2 }));
+    let keeper = if cluster.has(1, &id) { 1 } else { 2 };
+    cluster.kill(keeper);
+    let request = cluster.ask(3, wanted);
+    assert_eq!(cluster.reply(request), &Ok(Reply::Replicated { replicas: 2 }));
+    assert!(cluster.has(3 - keeper, &id));
+}

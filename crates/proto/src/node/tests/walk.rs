@@ -1,6 +1,7 @@
 //! What new owners get again, in slices, and what happens before they have all of it.
 
 use super::*;
+use crate::machines::membership::DepartureReason;
 
 /// Six objects on node 2 whose owners, 1 and 3, have failed. Node 4 is the primary owner now, and has the announcements
 /// of some.
@@ -74,14 +75,8 @@ fn a_copy_created_between_two_slices_is_announced_once() {
     assert!(ids.iter().all(|id| cluster.knows(4, id)));
 }
 
-/// How many messages the longest event of a node sends while a member fails, another one joins and a third one
-/// reconnects.
-fn longest(node: &mut Node, now: &mut Instant) -> usize {
-    let member = |number: u64| Member {
-        id: NodeId(number),
-        address: ([10, 0, 0, 1], number as u16).into(),
-        place: None,
-    };
+/// How many messages the longest of these events sends, and of those after them until the walk is over.
+fn longest(node: &mut Node, now: &mut Instant, events: impl IntoIterator<Item = Event>) -> usize {
     let mut longest = 0;
     let mut handle = |node: &mut Node, event: Event, now: Instant| {
         let mut actions = Vec::new();
@@ -94,14 +89,8 @@ fn longest(node: &mut Node, now: &mut Instant) -> usize {
         };
         longest = longest.max(actions.iter().filter(is_walk).count());
     };
-    for event in [
-        Event::PeerUnreachable { node: NodeId(2), is_dead: true },
-        Event::PeerUp { member: member(5) },
-        Event::PeerReconnected { member: member(3) },
-    ] {
-        // Each comes while the walk for the one before is under way.
-        handle(node, event, *now);
-    }
+    // Each comes while the walk for the one before is under way.
+    events.into_iter().for_each(|event| handle(node, event, *now));
     while let Some(at) = node.walk.deadline() {
         *now = at.max(*now);
         handle(node, Event::DeadlinePassed, *now);
@@ -131,6 +120,74 @@ fn no_event_sends_more_than_a_slice_again() {
     let (mut node, mut now) = (cluster.nodes.remove(&NodeId(1)).expect("node 1"), cluster.now);
     // Both owners of an object, and what one object may need: an announcement, a lookup and a replica.
     let most = 3 * 2 * slice.entries;
-    let sent = longest(&mut node, &mut now);
+    let events = [
+        Event::PeerUnreachable { node: NodeId(2), is_dead: true },
+        Event::PeerUp { member: member(5) },
+        Event::PeerReconnected { member: member(3) },
+    ];
+    let sent = longest(&mut node, &mut now, events);
     assert!(sent > 0 && sent <= most, "{sent} messages, at most {most} expected");
+}
+
+/// Goal: several losses in one event are one change.
+#[test]
+fn an_event_with_several_losses_sends_one_slice_again() {
+    let slice = Slice { entries: 4, pause_ns: 1000 };
+    let mut cluster = Cluster::in_slices(8, 1 << 30, slice);
+    (0..50).for_each(|_| drop(cluster.put_large(1, None)));
+    let (mut node, mut actions) = (cluster.nodes.remove(&NodeId(1)).unwrap(), Vec::new());
+    node.world.begin(cluster.now, &mut actions);
+    (2..=6).for_each(|lost| node.remove_member(NodeId(lost), DepartureReason::Left));
+    node.walk_after_changes();
+    node.world.end(&mut actions);
+    let is_announcement = |action: &&Action| match action {
+        Action::Send { message, .. } => matches!(message, Message::Announce(_)),
+        _ => false,
+    };
+    let sent = actions.iter().filter(is_announcement).count();
+    assert!((1..=2 * slice.entries).contains(&sent), "{sent} announcements");
+}
+
+/// Goal: a lease does not end, and no request stalls, because a node with very many objects repeats those first.
+/// Method: the owners of a lease fail one after the other, the second one while objects are announced again.
+#[test]
+fn a_later_change_does_not_wait_for_the_objects_of_an_earlier_one() {
+    let slice = Slice { entries: 2, pause_ns: 1000 };
+    let mut cluster = Cluster::in_slices(5, 1 << 30, slice);
+    (0..50).for_each(|_| drop(cluster.put_large(2, None)));
+    let mut members = cluster.nodes[&NodeId(2)].members().clone();
+    let is_both = |members: &Members, id: &ObjectId, nodes: [u64; 2]| {
+        nodes.iter().all(|node| members.owners(id).contains(NodeId(*node)))
+    };
+    let mut leases: Vec<ObjectId> = (0..200).map(|group| named(&format!("g{group}/x"))).collect();
+    leases.retain(|id| is_both(&members, id, [1, 3]));
+    for node in [1, 3] {
+        members.remove(NodeId(node));
+    }
+    let lease = leases.into_iter().find(|id| is_both(&members, id, [4, 5])).expect("a name");
+    cluster.ask(2, Request::AcquireLease { id: lease });
+    let mut node = cluster.nodes.remove(&NodeId(2)).expect("node 2");
+    let (mut now, mut actions) = (cluster.now, Vec::new());
+    for lost in [1, 3] {
+        actions.clear();
+        node.handle(
+            now,
+            Event::PeerUnreachable { node: NodeId(lost), is_dead: true },
+            &mut actions,
+        );
+        for _ in 0..4 {
+            now = node.walk.deadline().expect("objects are left").max(now);
+            node.handle(now, Event::DeadlinePassed, &mut actions);
+        }
+        let is_lease = |action: &Action| match action {
+            Action::Send { message, .. } => matches!(message, Message::LeaseUpdate { .. }),
+            _ => false,
+        };
+        assert!(actions.iter().any(is_lease), "after node {lost}: {actions:?}");
+    }
+    // All objects are announced for both changes, and none is left.
+    while let Some(at) = node.walk.deadline() {
+        now = at.max(now);
+        node.handle(now, Event::DeadlinePassed, &mut actions);
+    }
 }
