@@ -198,7 +198,7 @@ fn many_deletions(from: u64, count: u64, record: Record) -> ExitCode {
             println!("seed {seed}: failed {failure}\n  repeat with --deletions --seed {seed}");
         }
     }
-    println!("simulated clusters: {} right, {failed} wrong", count - failed);
+    println!("simulated clusters with deletions: {} right, {failed} wrong", count - failed);
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
@@ -227,7 +227,7 @@ fn many(from: u64, count: u64) -> ExitCode {
         }
     }
     println!("{events} events in {:.1} s", begin.elapsed().as_secs_f64());
-    println!("simulated clusters with deletions: {} right, {failed} wrong", count - failed);
+    println!("simulated clusters: {} right, {failed} wrong", count - failed);
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
