@@ -62,14 +62,16 @@ impl Lookup for Shell {
     }
 }
 
-/// Limit of inputs folded in the event loop, in bytes: 10 us, less than another thread takes to wake up.
+/// Limit of inputs folded in the event loop, in bytes: 10 us, less than another thread takes to
+/// wake up.
 const QUICK_FOLD_BYTES_MAX: u64 = 64 * 1024;
 
-/// Size of the largest object for which warm memory is taken in the event loop: its progress, one bit per block, is 32
-/// KiB that are set to zero.
+/// Size of the largest object for which warm memory is taken in the event loop: its progress, one
+/// bit per block, is 32 KiB that are set to zero.
 const WARM_BYTES_MAX: u64 = 4 << 30;
 
-/// Extra time of a leave after its timeout: the state machine has the timeout, and needs a moment to send `Leave`.
+/// Extra time of a leave after its timeout: the state machine has the timeout, and needs a moment
+/// to send `Leave`.
 const LEAVE_SLACK: Duration = Duration::from_millis(500);
 
 impl Shell {
@@ -88,14 +90,15 @@ impl Shell {
         }
     }
 
-    /// Leaves the cluster: hands over the objects that only this node holds, and finishes its folds for others. Returns
-    /// when that is done or the timeout has passed, with whether everything was handed over. A node that stopped by
-    /// itself hands nothing over.
+    /// Leaves the cluster: hands over the objects that only this node holds, and finishes its folds
+    /// for others. Returns when that is done or the timeout has passed, with whether everything was
+    /// handed over. A node that stopped by itself hands nothing over.
     pub(crate) async fn leave(&self, grace: Duration) -> bool {
         let timeout_ns = u64::try_from(grace.as_nanos()).unwrap_or(u64::MAX);
         self.network.events.send(Event::LeaveRequested { timeout_ns });
         tokio::select! {
-            // The state machine ends the leave in time. This timeout is for a node without a thread to run it.
+            // The state machine ends the leave in time. This timeout is for a node without a thread
+            // to run it.
             left = tokio::time::timeout(grace + LEAVE_SLACK, self.left.wait()) => {
                 left.is_ok_and(is_nothing)
             }
@@ -116,7 +119,8 @@ impl Shell {
         }
     }
 
-    /// Makes another thread allocate memory for the next large object, if several follow each other.
+    /// Makes another thread allocate memory for the next large object, if several follow each
+    /// other.
     fn make_ahead(&self) {
         if self.transfers.store.arena.begin_ahead() {
             let store = self.transfers.store.clone();
@@ -125,7 +129,8 @@ impl Shell {
         }
     }
 
-    /// Writes a report for `inspect`, here rather than on another thread: it takes two milliseconds at most.
+    /// Writes a report for `inspect`, here rather than on another thread: it takes two milliseconds
+    /// at most.
     fn report(&self, inspection: Inspection, machine: &Machine, recorder: &Recorder) -> String {
         let (network, me) = (&self.network, self.network.identity.member.id);
         match inspection {
@@ -141,7 +146,8 @@ impl Shell {
         }
     }
 
-    /// Allocates a slot, if warm memory is there for it. Otherwise returns the action, which is slow.
+    /// Allocates a slot, if warm memory is there for it. Otherwise returns the action, which is
+    /// slow.
     fn create_slot(
         &self,
         instance: Instance,

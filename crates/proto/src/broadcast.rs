@@ -13,8 +13,8 @@ use crate::{id::NodeId, pipeline::frame_bytes, reduce::cost::Link, time::Instant
 pub struct Candidate {
     /// The holder.
     pub node: NodeId,
-    /// Relays between the holder and a copy that needs none; zero for complete copies, and for copies that a client or
-    /// reduce is producing.
+    /// Relays between the holder and a copy that needs none; zero for complete copies, and for
+    /// copies that a client or reduce is producing.
     pub depth: u32,
     /// Number of receivers that it feeds; slow ones count less.
     pub load: u32,
@@ -89,7 +89,8 @@ pub enum Reason {
     OnlyHolder,
     /// Its copy is complete and it feeds no node.
     IdleComplete,
-    /// It is a relay that feeds no node yet. This is cheaper than a second receiver of a complete copy.
+    /// It is a relay that feeds no node yet. This is cheaper than a second receiver of a complete
+    /// copy.
     IdleRelay {
         /// Number of relays between it and a complete copy.
         depth: u32,
@@ -126,24 +127,27 @@ impl fmt::Display for Reason {
 
 /// Chooses the source that is predicted to deliver `bytes` soonest; `None` without candidates.
 ///
-/// A receiver behind `depth` relays begins that many hops late, and a source that feeds `load` others divides its link.
-/// The prediction is `(depth + 1) * (L + frame / B) + (load + 1) * S / B`. Large objects therefore form a chain, small
-/// ones a shallow tree. Some holder is always chosen.
+/// A receiver behind `depth` relays begins that many hops late, and a source that feeds `load`
+/// others divides its link. The prediction is `(depth + 1) * (L + frame / B) + (load + 1) * S / B`.
+/// Large objects therefore form a chain, small ones a shallow tree. Some holder is always chosen.
 ///
-/// Ties are broken in this order: complete copies, smaller depth, cached before pinned copies, the holder whose
-/// assigned transfers of all objects end first, the lower id. Without the last but one, readers of many objects would
-/// all choose the same holder each time and queue there.
+/// Ties are broken in this order: complete copies, smaller depth, cached before pinned copies, the
+/// holder whose assigned transfers of all objects end first, the lower id. Without the last but
+/// one, readers of many objects would all choose the same holder each time and queue there.
 ///
-/// Places come first. While a node in the requester's rack has some of the object, no node outside is chosen, and next
-/// comes the requester's pod. An object therefore enters each group once, whatever the number of readers. If that node
-/// already feeds a node further away, the requester is inserted between the two when the prediction is better.
-/// Otherwise the order of requests would determine how often an object crosses between groups.
+/// Places come first. While a node in the requester's rack has some of the object, no node outside
+/// is chosen, and next comes the requester's pod. An object therefore enters each group once,
+/// whatever the number of readers. If that node already feeds a node further away, the requester is
+/// inserted between the two when the prediction is better. Otherwise the order of requests would
+/// determine how often an object crosses between groups.
 ///
-/// A source that is known to be slow is predicted to take that many times longer, and counts as the most distant: it
-/// becomes a leaf. A stalled source comes last, with the sources that failed the requester.
+/// A source that is known to be slow is predicted to take that many times longer, and counts as the
+/// most distant: it becomes a leaf. A stalled source comes last, with the sources that failed the
+/// requester.
 ///
-/// Source: the receiver-driven broadcast of Hoplite, SIGCOMM 2021, section 3.3, in which a sending holder is locked.
-/// Here load is a cost instead, so that a late receiver never waits for a source to become free.
+/// Source: the receiver-driven broadcast of Hoplite, SIGCOMM 2021, section 3.3, in which a sending
+/// holder is locked. Here load is a cost instead, so that a late receiver never waits for a source
+/// to become free.
 pub fn choose_source(candidates: &[Candidate], bytes: u64, link: Link) -> Option<Choice> {
     let rank = |(candidate, predicted): &(Candidate, Predicted)| {
         (
@@ -172,7 +176,8 @@ pub fn choose_source(candidates: &[Candidate], bytes: u64, link: Link) -> Option
     Some(Choice { node: best.node, reason, insert_before, predicted_ns: ns, is_last_resort })
 }
 
-/// Predicted nanoseconds until a receiver of the candidate has all `bytes`, as compared by [`choose_source`].
+/// Predicted nanoseconds until a receiver of the candidate has all `bytes`, as compared by
+/// [`choose_source`].
 pub fn predicted_ns(candidate: &Candidate, bytes: u64, link: Link) -> u64 {
     predict(candidate, bytes, link).ns
 }
@@ -190,7 +195,8 @@ fn predict(candidate: &Candidate, bytes: u64, link: Link) -> Predicted {
     let alone = transfer(bytes).saturating_mul(candidate.speed.slowness);
     let divided_by = |shares: u64| alone.saturating_mul(shares);
     let beside = hop.saturating_mul(hops).saturating_add(divided_by(load.saturating_add(1)));
-    // On a request from the owner, the receiver ends one transfer and begins another: two round trips.
+    // On a request from the owner, the receiver ends one transfer and begins another: two round
+    // trips.
     let told = hops.saturating_add(4);
     let instead = hop.saturating_mul(told).saturating_add(divided_by(load.max(1)));
     match candidate.serves_remote.filter(|_| !candidate.avoided) {
@@ -278,7 +284,8 @@ mod tests {
         assert_eq!(node, NodeId(4), "a slow neighbour is no reason to stay in the rack");
     }
 
-    /// Receivers that request one after another while no transfer ends; returns the depth of their tree.
+    /// Receivers that request one after another while no transfer ends; returns the depth of their
+    /// tree.
     fn depth_of_broadcast(receivers: u64, bytes: u64) -> u32 {
         let mut holders: Vec<Candidate> = vec![complete(0, 0)];
         for receiver in 1..=receivers {
@@ -295,7 +302,8 @@ mod tests {
     fn everybody_at_once_forms_a_chain_of_large_and_a_bush_of_small_objects() {
         assert_eq!(depth_of_broadcast(7, 256 << 20), 7);
         assert!(depth_of_broadcast(7, 66 << 10) <= 4);
-        // A relay costs 0.6 ms, and a second receiver of the same source 268 ms: the chain ends where they are equal.
+        // A relay costs 0.6 ms, and a second receiver of the same source 268 ms: the chain ends
+        // where they are equal.
         assert!((400..450).contains(&depth_of_broadcast(1000, 32 << 20)));
     }
 

@@ -1,11 +1,12 @@
-//! Capabilities: what a client may do. A capability allows some verbs on objects below a name prefix, until a time.
+//! Capabilities: what a client may do. A capability allows some verbs on objects below a name
+//! prefix, until a time.
 //!
 //! ```text
 //!   prefix=team-a/     verbs=get,put     prefix=team-a/runs/     expires=1790000000
 //!   `-- of the grant --------------'     `-- narrowed by a holder ----------------'
 //! ```
-//! Each caveat narrows the rights of the caveats before it. This module checks each request of a client with a
-//! capability. It does not know the key that authenticates capabilities.
+//! Each caveat narrows the rights of the caveats before it. This module checks each request of a
+//! client with a capability. It does not know the key that authenticates capabilities.
 
 use alloc::{
     borrow::Cow,
@@ -26,8 +27,8 @@ use crate::{
     table,
 };
 
-/// Maximum size of a prefix in bytes. It leaves space for the names that nodes generate for clients, and for short
-/// names.
+/// Maximum size of a prefix in bytes. It leaves space for the names that nodes generate for
+/// clients, and for short names.
 pub const PREFIX_BYTES_MAX: usize = NAME_BYTES_MAX - 64;
 
 /// A right on the objects below a prefix.
@@ -50,7 +51,8 @@ pub enum Verb {
     Put,
     /// Read objects, and wait for them.
     Get,
-    /// Delete objects, prune older ones, and take leases. A lease counts as deletion, since its end deletes the object.
+    /// Delete objects, prune older ones, and take leases. A lease counts as deletion, since its end
+    /// deletes the object.
     Delete,
     /// Fold objects into a new one.
     Reduce,
@@ -76,7 +78,8 @@ fn listed(verbs: &BTreeSet<Verb>) -> String {
 /// One line of a capability. It narrows the rights of the lines before it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Caveat {
-    /// Only names that begin with this text, which ends with `/`. The empty prefix allows every name and every id.
+    /// Only names that begin with this text, which ends with `/`. The empty prefix allows every
+    /// name and every id.
     Prefix(String),
     /// Only these verbs.
     Verbs(BTreeSet<Verb>),
@@ -127,7 +130,8 @@ impl Capability {
     /// The rights that a chain of caveats leaves.
     ///
     /// # Errors
-    /// [`BadRef`] if a caveat would extend the rights of those before it, or if no caveat has a prefix.
+    /// [`BadRef`] if a caveat would extend the rights of those before it, or if no caveat has a
+    /// prefix.
     pub fn of(caveats: &[Caveat]) -> Result<Self, BadRef> {
         let (tenant, prefix) = (String::new(), String::new());
         let all = Self { tenant, prefix, verbs: Verb::ALL.iter().copied().collect(), until: None };
@@ -176,7 +180,8 @@ impl Capability {
         Ok(self)
     }
 
-    /// The first prefix of the chain that is not empty. Narrowing the capability does not change it.
+    /// The first prefix of the chain that is not empty. Narrowing the capability does not change
+    /// it.
     pub fn tenant(&self) -> &str {
         &self.tenant
     }
@@ -201,8 +206,9 @@ impl Capability {
         self.until.is_some_and(|until| until <= now)
     }
 
-    /// Checks a request at `now`, in seconds since 1970, and rewrites it for the node. An object without a name gets
-    /// one below the prefix that ends in `unique`. A listing is limited to the prefix.
+    /// Checks a request at `now`, in seconds since 1970, and rewrites it for the node. An object
+    /// without a name gets one below the prefix that ends in `unique`. A listing is limited to the
+    /// prefix.
     ///
     /// # Errors
     /// [`Error::NotAllowed`] if the capability does not allow the request, or has expired.
@@ -268,7 +274,8 @@ impl Capability {
             Request::Delete { ids } => RequiredRights::of(Verb::Delete, ids),
             // The end of a lease deletes the object.
             Request::AcquireLease { id } => RequiredRights::of(Verb::Delete, [id]),
-            // The older names of its group begin with the prefix too, since the prefix ends with a slash.
+            // The older names of its group begin with the prefix too, since the prefix ends with a
+            // slash.
             Request::Prune { name, .. } => RequiredRights::of_text(Verb::Delete, name.as_str()),
             // Every verb may learn whether and where an object exists.
             Request::Locations { id, .. } | Request::Explain { id } | Request::Owners { id } => {
@@ -381,8 +388,8 @@ impl Capability {
         }
     }
 
-    /// Removes the names of objects outside the prefix from an error. A reduce may have a name below the prefix and
-    /// inputs outside.
+    /// Removes the names of objects outside the prefix from an error. A reduce may have a name
+    /// below the prefix and inputs outside.
     fn filter_error(&self, error: Error) -> Error {
         let hidden = |what: &str| {
             Error::NotAllowed(format!(
@@ -439,8 +446,8 @@ impl Capability {
         }
     }
 
-    /// Removes names of objects outside the prefix from a text. If a word could be such a name, the whole text is
-    /// hidden.
+    /// Removes names of objects outside the prefix from a text. If a word could be such a name, the
+    /// whole text is hidden.
     fn filter_text(&self, mut text: String) -> String {
         let is_own = |name: &str| name.starts_with(&self.prefix);
         hide_names(&mut text, is_own);
@@ -492,8 +499,8 @@ impl fmt::Display for Capability {
 /// Replaces the names of other tenants' objects in replies to a client with a capability.
 const HIDDEN: &str = "hidden from clients with a capability";
 
-/// Removes the names of the largest objects in a store, and of missing inputs, from the end of a text. The names of
-/// missing inputs stay if the client may see all of them.
+/// Removes the names of the largest objects in a store, and of missing inputs, from the end of a
+/// text. The names of missing inputs stay if the client may see all of them.
 fn hide_names(text: &mut String, may_show: impl Fn(&str) -> bool) {
     for (before, are_shown) in [(table::LARGEST, false), (MISSING, true)] {
         let Some(at) = text.find(before) else { continue };
@@ -527,7 +534,8 @@ struct Utc(u64);
 impl fmt::Display for Utc {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (days, second) = (self.0 / 86_400, self.0 % 86_400);
-        // Years begin in March, in cycles of 400 years, so that the leap day is the last day of a year.
+        // Years begin in March, in cycles of 400 years, so that the leap day is the last day of a
+        // year.
         let days = days + 719_468;
         let (era, day) = (days / 146_097, days % 146_097);
         let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;

@@ -1,8 +1,10 @@
-//! The identity of a cluster: whether two nodes that meet belong to one cluster, and which id they have afterwards.
+//! The identity of a cluster: whether two nodes that meet belong to one cluster, and which id they
+//! have afterwards.
 //!
-//! Each node starts with a random number, which the shell generates. Clusters that meet while they start take the lowest
-//! number. Once a node has lost a member, another process can have the address of that member. From then on the id is
-//! final: the node joins no other cluster, and no other cluster changes its id.
+//! Each node starts with a random number, which the shell generates. Clusters that meet while they
+//! start take the lowest number. Once a node has lost a member, another process can have the
+//! address of that member. From then on the id is final: the node joins no other cluster, and no
+//! other cluster changes its id.
 
 use core::fmt;
 
@@ -13,7 +15,8 @@ use serde::{Deserialize, Serialize};
 pub struct ClusterId {
     /// A random number.
     pub number: u64,
-    /// Whether the cluster has lost a member. A cluster that has lost none can still become part of another one.
+    /// Whether the cluster has lost a member. A cluster that has lost none can still become part of
+    /// another one.
     pub is_final: bool,
 }
 
@@ -27,8 +30,9 @@ pub enum Introduction {
 }
 
 impl ClusterId {
-    /// The id of both nodes after `initiator` has connected to `acceptor`. Returns `None` if they must not connect: a
-    /// node of a cluster with a final id has found another cluster at a configured address.
+    /// The id of both nodes after `initiator` has connected to `acceptor`. Returns `None` if they
+    /// must not connect: a node of a cluster with a final id has found another cluster at a
+    /// configured address.
     pub fn meet(initiator: Self, acceptor: Self, introduction: Introduction) -> Option<Self> {
         let is_same = initiator.number == acceptor.number;
         if introduction == Introduction::Address && initiator.is_final && !is_same {

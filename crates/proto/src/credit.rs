@@ -1,9 +1,9 @@
 //! Flow control: the credit that a receiver grants its source.
 //!
-//! Bytes in flight wait in the queue of the slowest link, and delay that host's control messages: 4 MiB to a host with
-//! 50 Mbit/s delay each of them by 0.7 s. A transfer therefore begins with a small window. The window grows while a
-//! whole window arrives within 25 ms. A fast link reaches 4 MiB after a few round trips, and a slow link stays at the
-//! first window.
+//! Bytes in flight wait in the queue of the slowest link, and delay that host's control messages: 4
+//! MiB to a host with 50 Mbit/s delay each of them by 0.7 s. A transfer therefore begins with a
+//! small window. The window grows while a whole window arrives within 25 ms. A fast link reaches 4
+//! MiB after a few round trips, and a slow link stays at the first window.
 //!
 //! Counts bytes and times of one transfer. It does not depend on the object or on the source.
 
@@ -12,8 +12,8 @@ use crate::{
     time::Instant,
 };
 
-/// Time in which a window must arrive, in addition to the round trip. It is longer than a process waits for its time
-/// slice on a busy host.
+/// Time in which a window must arrive, in addition to the round trip. It is longer than a process
+/// waits for its time slice on a busy host.
 const HORIZON_NS: u64 = 25_000_000;
 
 /// The credit of one transfer.
@@ -24,8 +24,8 @@ pub struct CreditWindow {
     window: u64,
     /// Bytes that arrived and were not granted again.
     owed: u64,
-    /// When the present measurement began, and the bytes since then. It covers a whole window, since part of it may
-    /// have waited in the kernel and arrive at memory speed.
+    /// When the present measurement began, and the bytes since then. It covers a whole window,
+    /// since part of it may have waited in the kernel and arrive at memory speed.
     run: (Instant, u64),
 }
 
@@ -82,7 +82,8 @@ mod tests {
     const KIB: u64 = 1024;
     const MS: u64 = 1_000_000;
 
-    /// Maximum bytes in flight after each frame of 64 KiB, while `total` bytes arrive at a constant rate.
+    /// Maximum bytes in flight after each frame of 64 KiB, while `total` bytes arrive at a constant
+    /// rate.
     fn under_way(credit: &mut CreditWindow, from_ns: u64, rate: u64, total: u64) -> Vec<u64> {
         let (mut open, mut came, mut seen) = (credit.window() - credit.owed, 0, Vec::new());
         while came < total {

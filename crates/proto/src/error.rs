@@ -40,8 +40,8 @@ pub enum Error {
         /// The object.
         id: ObjectId,
     },
-    /// The name belongs to an existing object, or a client or a reduce has reserved it. Delete that first, or choose
-    /// another name.
+    /// The name belongs to an existing object, or a client or a reduce has reserved it. Delete that
+    /// first, or choose another name.
     #[error(
         "the name {id} is taken by an object on node {holder}, or reserved by a client or a reduce there: delete it \
          first or choose another name"
@@ -52,7 +52,8 @@ pub enum Error {
         /// The node where the object was put, or whose client or reduce reserved the name.
         holder: NodeId,
     },
-    /// Pinned bytes leave no capacity. Delete objects, drop views, or give the node a larger capacity.
+    /// Pinned bytes leave no capacity. Delete objects, drop views, or give the node a larger
+    /// capacity.
     #[error(
         "the store, with a capacity of {capacity} bytes, can't fit {needed} bytes: {}",
         remedy(*needed, *capacity, *pinned, largest)
@@ -67,7 +68,8 @@ pub enum Error {
         /// The largest copies that can't be evicted, as text.
         largest: String,
     },
-    /// The host, a control group or the store has no memory for the object, although the capacity would allow it.
+    /// The host, a control group or the store has no memory for the object, although the capacity
+    /// would allow it.
     #[error("can't allocate {needed} bytes of shared memory: {detail}")]
     NoMemory {
         /// Bytes requested.
@@ -117,7 +119,8 @@ pub enum Error {
     /// An argument is not valid.
     #[error("{0}")]
     InvalidArgument(String),
-    /// The bytes from every holder fail the check against the creator's digest. Put the object again.
+    /// The bytes from every holder fail the check against the creator's digest. Put the object
+    /// again.
     #[error(
         "object {id} is corrupt: the bytes from {} do not match the digest that its creator announced, and no \
          other node has a copy; delete it and put it again",
@@ -132,7 +135,8 @@ pub enum Error {
     /// The node is closed or its process has ended. Attach to another node, or start it again.
     #[error("node down: {0}")]
     NodeDown(String),
-    /// The client's capability does not allow the request, has expired, or was not issued by this cluster.
+    /// The client's capability does not allow the request, has expired, or was not issued by this
+    /// cluster.
     #[error("{0}")]
     NotAllowed(String),
 }
@@ -181,9 +185,9 @@ fn shorten(text: &mut String, bytes: usize) {
 
 /// Whether an operation is defined for an element type.
 ///
-/// A mean of integers or of times would have to round. A sum of bool could be a count or an "or", so it is not defined.
-/// Complex numbers have no order. A sum of dates is not a date. A fold of narrow numbers would overflow, or round away
-/// nearly all of its inputs.
+/// A mean of integers or of times would have to round. A sum of bool could be a count or an "or",
+/// so it is not defined. Complex numbers have no order. A sum of dates is not a date. A fold of
+/// narrow numbers would overflow, or round away nearly all of its inputs.
 pub const fn is_reducible(op: Op, dtype: Dtype) -> bool {
     match dtype {
         Dtype::Bool => matches!(op, Op::Any | Op::All),

@@ -29,9 +29,9 @@ use crate::{
 /// Minimum interval of [`Event::FetchProgress`] for one transfer: 10 ms.
 pub const FETCH_PROGRESS_NS: u64 = 10_000_000;
 
-/// Time after which a fold that waits for a child reports [`Event::FoldStalled`], and interval of further reports: 200
-/// ms. The coordinator then restarts the fold with another input, which takes as long as the fold itself. The timeout
-/// of a copy transfer would be too long.
+/// Time after which a fold that waits for a child reports [`Event::FoldStalled`], and interval of
+/// further reports: 200 ms. The coordinator then restarts the fold with another input, which takes
+/// as long as the fold itself. The timeout of a copy transfer would be too long.
 pub const FOLD_STALL_NS: u64 = 200_000_000;
 
 /// Default time that a leaving node waits for other nodes: 60 s.
@@ -98,8 +98,8 @@ pub enum Event {
         /// Its process, if known.
         process: Option<u32>,
     },
-    /// A client is about to fork. The copies that it reads are pinned once more for `child`, which sends no requests and
-    /// ends at some point.
+    /// A client is about to fork. The copies that it reads are pinned once more for `child`, which
+    /// sends no requests and ends at some point.
     ClientForked {
         /// The parent.
         client: ClientId,
@@ -111,7 +111,8 @@ pub enum Event {
         /// The copy.
         instance: Instance,
     },
-    /// No memory for a copy is available now. The node evicts what it can, then the copy waits until memory is free.
+    /// No memory for a copy is available now. The node evicts what it can, then the copy waits
+    /// until memory is free.
     SlotRefused {
         /// The copy.
         instance: Instance,
@@ -141,7 +142,8 @@ pub enum Event {
         instance: Instance,
         /// The folder and the error of the operating system.
         detail: String,
-        /// Whether the disk would not take another copy either. If not, only this copy can't be written.
+        /// Whether the disk would not take another copy either. If not, only this copy can't be
+        /// written.
         is_disk_failing: bool,
     },
     /// A copy is completely back in memory.
@@ -168,7 +170,8 @@ pub enum Event {
         /// The node.
         member: Member,
     },
-    /// A member reconnected because its connection to this node broke. Its last messages may be lost.
+    /// A member reconnected because its connection to this node broke. Its last messages may be
+    /// lost.
     PeerReconnected {
         /// The member.
         member: Member,
@@ -177,8 +180,8 @@ pub enum Event {
     PeerUnreachable {
         /// The node.
         node: NodeId,
-        /// Whether the node's process has ended: at its address there is no process or another one. Otherwise the shell
-        /// keeps trying.
+        /// Whether the node's process has ended: at its address there is no process or another one.
+        /// Otherwise the shell keeps trying.
         is_dead: bool,
     },
     /// A member is barred from the cluster. The shell rejects its connections from now on.
@@ -242,7 +245,8 @@ pub enum Event {
         /// The transfer that sent the last part.
         fetch: FetchId,
     },
-    /// An inline object from an owner does not match its creator's digest. The shell drops the message.
+    /// An inline object from an owner does not match its creator's digest. The shell drops the
+    /// message.
     InlineCorrupt {
         /// The object.
         id: ObjectId,
@@ -258,8 +262,8 @@ pub enum Event {
         /// The result.
         result: Inline,
     },
-    /// A fold waits for the stream of a child, and nothing has arrived for [`FOLD_STALL_NS`]. Repeated at the same
-    /// interval.
+    /// A fold waits for the stream of a child, and nothing has arrived for [`FOLD_STALL_NS`].
+    /// Repeated at the same interval.
     FoldStalled {
         /// The fold.
         key: FoldKey,
@@ -294,7 +298,8 @@ pub enum Event {
         /// Time limit.
         timeout_ns: u64,
     },
-    /// The measured places of members, in place of all earlier ones. Configured places take precedence.
+    /// The measured places of members, in place of all earlier ones. Configured places take
+    /// precedence.
     PlacesFound {
         /// The members that share a link with others.
         places: BTreeMap<NodeId, Place>,
@@ -314,15 +319,17 @@ pub struct FetchOrder {
     pub instance: Instance,
     /// The source.
     pub source: NodeId,
-    /// The missing bytes of these ranges are received, in this order; `None` for all that is missing.
+    /// The missing bytes of these ranges are received, in this order; `None` for all that is
+    /// missing.
     pub ranges: Option<Vec<Range<u64>>>,
-    /// Whether the other ranges are produced here: the transfer ends when they are there too. The source may not know
-    /// yet that it will have the ranges.
+    /// Whether the other ranges are produced here: the transfer ends when they are there too. The
+    /// source may not know yet that it will have the ranges.
     pub in_parts: bool,
-    /// Expected digest of the whole copy, for a transfer of all that is missing; a mismatch results in
-    /// [`Event::CopyCorrupt`].
+    /// Expected digest of the whole copy, for a transfer of all that is missing; a mismatch results
+    /// in [`Event::CopyCorrupt`].
     pub digest: Option<Digest>,
-    /// Where the bytes of the copy are in the source's copy; `None` if both are copies of the same instance.
+    /// Where the bytes of the copy are in the source's copy; `None` if both are copies of the same
+    /// instance.
     pub range: Option<RangeSource>,
 }
 
@@ -338,8 +345,8 @@ pub enum Action {
         /// The reply.
         reply: Result<Reply, Error>,
     },
-    /// What a request began and what went on after its reply has ended, or a part of it. Comes once for each reduce,
-    /// reservation, slot, and lease, however it ends.
+    /// What a request began and what went on after its reply has ended, or a part of it. Comes once
+    /// for each reduce, reservation, slot, and lease, however it ends.
     WorkEnded {
         /// The request.
         request: RequestId,
@@ -357,14 +364,14 @@ pub enum Action {
     DropPeer {
         /// The node.
         node: NodeId,
-        /// Whether the node left by itself, and must still receive what was sent. Messages queued for a failed node are
-        /// dropped.
+        /// Whether the node left by itself, and must still receive what was sent. Messages queued
+        /// for a failed node are dropped.
         has_left: bool,
     },
     /// Reconnect to a failed member; results in `PeerReconnected` or `ReconnectFailed`.
     Reconnect(Member),
-    /// Allocate memory for a copy; results in `SlotReady`, `SlotRefused` or `SlotFailed`, unless `FreeSlot` comes
-    /// first.
+    /// Allocate memory for a copy; results in `SlotReady`, `SlotRefused` or `SlotFailed`, unless
+    /// `FreeSlot` comes first.
     CreateSlot {
         /// The copy.
         instance: Instance,
@@ -373,20 +380,20 @@ pub enum Action {
         /// The client that will write it, if any.
         writer: Option<ClientId>,
     },
-    /// Release the memory of a copy, into which no transfer runs any more. Readers of a complete copy keep it; readers
-    /// that wait for the rest of a partial one are notified.
+    /// Release the memory of a copy, into which no transfer runs any more. Readers of a complete
+    /// copy keep it; readers that wait for the rest of a partial one are notified.
     FreeSlot {
         /// The copy.
         instance: Instance,
     },
-    /// Write a complete copy to a file; results in `Spilled` or `SpillFailed`, unless `DropSpilled` comes first. The
-    /// copy may lose its memory meanwhile.
+    /// Write a complete copy to a file; results in `Spilled` or `SpillFailed`, unless `DropSpilled`
+    /// comes first. The copy may lose its memory meanwhile.
     Spill {
         /// Metadata for the file.
         kept: Box<SpilledCopy>,
     },
-    /// Read a copy from its file into its slot, front to back; results in `Unspilled` or `UnspillFailed`, unless
-    /// `FreeSlot` comes first.
+    /// Read a copy from its file into its slot, front to back; results in `Unspilled` or
+    /// `UnspillFailed`, unless `FreeSlot` comes first.
     Unspill {
         /// The copy.
         instance: Instance,
@@ -396,8 +403,8 @@ pub enum Action {
         /// The copy.
         instance: Instance,
     },
-    /// Receive missing blocks of a copy; results in `Fetched`, `FetchFailed` or `CopyCorrupt`. Several transfers into
-    /// one copy have disjoint ranges.
+    /// Receive missing blocks of a copy; results in `Fetched`, `FetchFailed` or `CopyCorrupt`.
+    /// Several transfers into one copy have disjoint ranges.
     Fetch(FetchOrder),
     /// Stop a transfer. No event results.
     StopFetch {
@@ -422,7 +429,8 @@ pub enum Action {
     StartFold {
         /// The order.
         order: FoldOrder,
-        /// The copy to fold into and the number of inputs it will contain; otherwise buffer the stream for the parent.
+        /// The copy to fold into and the number of inputs it will contain; otherwise buffer the
+        /// stream for the parent.
         target: Option<(Instance, u64)>,
     },
     /// Stop a fold; also results in `FoldEnded`.
@@ -548,15 +556,16 @@ pub enum LogEvent {
         /// Why, as text.
         reason: String,
     },
-    /// A node has not confirmed in time that it keeps a replica. Another node gets the same request.
+    /// A node has not confirmed in time that it keeps a replica. Another node gets the same
+    /// request.
     ReplicaLate {
         /// The object.
         id: ObjectId,
         /// The late node.
         node: NodeId,
     },
-    /// A message was dropped because it is malformed, or because its sender is not the owner in this node's membership
-    /// view.
+    /// A message was dropped because it is malformed, or because its sender is not the owner in
+    /// this node's membership view.
     MessageRejected {
         /// The sender.
         from: NodeId,
@@ -595,15 +604,17 @@ pub struct Config {
     pub capacity: u64,
     /// Latency and bandwidth to assume until they are measured.
     pub link: Link,
-    /// The degree of every reduce, for the simulator, which tries all of them; `None` lets the cost model choose.
+    /// The degree of every reduce, for the simulator, which tries all of them; `None` lets the cost
+    /// model choose.
     pub degree: Option<Degree>,
-    /// Time after which an unresponsive member is declared dead; `None` waits until its connections break.
+    /// Time after which an unresponsive member is declared dead; `None` waits until its connections
+    /// break.
     pub detection_ns: Option<u64>,
     /// Number of entries and copies to update at a time after a membership change.
     #[serde(default)]
     pub slice: Slice,
-    /// Limit of the inline cache for other members in bytes; `None` takes the share [`crate::limits::INLINE_SHARE`] of
-    /// the capacity.
+    /// Limit of the inline cache for other members in bytes; `None` takes the share
+    /// [`crate::limits::INLINE_SHARE`] of the capacity.
     #[serde(default)]
     pub inline_capacity: Option<u64>,
 }

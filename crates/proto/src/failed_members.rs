@@ -35,7 +35,8 @@ pub enum ReconnectFailure {
     Unreachable,
     /// No process listens at its address, or the process there refused the connection.
     Refused,
-    /// Another node listens at its address, so its process has ended. If it runs elsewhere, it connects to this node.
+    /// Another node listens at its address, so its process has ended. If it runs elsewhere, it
+    /// connects to this node.
     Replaced,
 }
 
@@ -123,7 +124,8 @@ impl FailedMembers {
             return None;
         }
         let due = self.all.due(now).into_iter();
-        // The member that failed last is the most likely to return. Many members that never return must not delay it.
+        // The member that failed last is the most likely to return. Many members that never return
+        // must not delay it.
         let rank = |node: &NodeId| self.all.get(node).map(|entry| (entry.pause_ns, entry.retry_at));
         let first = due.min_by_key(rank)?;
         self.next_attempt = now + ATTEMPTS_APART_NS;

@@ -1,7 +1,7 @@
 //! Bytes of an object small enough to travel inside control messages.
 //!
-//! The state machines pass these bytes between messages without reading them: in this crate only the codec calls
-//! [`Inline::as_bytes`].
+//! The state machines pass these bytes between messages without reading them: in this crate only
+//! the codec calls [`Inline::as_bytes`].
 
 use alloc::{sync::Arc, vec::Vec};
 use core::fmt;

@@ -1,15 +1,16 @@
 //! The decisions of Hoplite: state machines without clock, socket, thread, entropy or payload.
 //!
-//! A shell (`hoplite-node`, or the simulator) owns a [`node::Node`]. It passes events ([`node::Event`]) and the time to
-//! the node, and executes the actions ([`node::Action`]) that the node appends:
+//! A shell (`hoplite-node`, or the simulator) owns a [`node::Node`]. It passes events
+//! ([`node::Event`]) and the time to the node, and executes the actions ([`node::Action`]) that the
+//! node appends:
 //!
 //! ```text
 //!   node.handle(now, event, &mut actions);      // events in, actions out
 //!   node.deadline()                             // when to pass Event::DeadlinePassed
 //! ```
 //!
-//! The same events at the same times produce the same actions, so a whole cluster can be tested in one thread from one
-//! seed. The crate is `no_std`, which makes the system clock unavailable.
+//! The same events at the same times produce the same actions, so a whole cluster can be tested in
+//! one thread from one seed. The crate is `no_std`, which makes the system clock unavailable.
 //!
 //! | module | owns |
 //! |---|---|

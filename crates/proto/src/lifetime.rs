@@ -1,8 +1,9 @@
-//! Lifetimes of objects that are deleted automatically: after a time to live, with the last client of a job, or with
-//! the last lease.
+//! Lifetimes of objects that are deleted automatically: after a time to live, with the last client
+//! of a job, or with the last lease.
 //!
-//! Clocks of nodes differ. Messages therefore carry the remaining time, each node counts it by its own clock, and the
-//! earliest end wins. The primary owner of an object decides about its deletion, see [`crate::directory`].
+//! Clocks of nodes differ. Messages therefore carry the remaining time, each node counts it by its
+//! own clock, and the earliest end wins. The primary owner of an object decides about its deletion,
+//! see [`crate::directory`].
 
 use alloc::boxed::Box;
 
@@ -35,7 +36,8 @@ pub struct Terms {
     pub job: Option<Name>,
 }
 
-/// A lease: clients take it, and its objects are deleted after the last client has ended or returned it.
+/// A lease: clients take it, and its objects are deleted after the last client has ended or
+/// returned it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Lease {
     /// A job, with all objects that its clients create. Each of its clients takes the lease.
@@ -81,7 +83,8 @@ impl Terms {
         Box::new(Lifetime { remaining_ns, ttl_ns, job: self.job.clone() })
     }
 
-    /// Merges the terms from another node. Reported times can only be too late, so the earlier end is the correct one.
+    /// Merges the terms from another node. Reported times can only be too late, so the earlier end
+    /// is the correct one.
     pub fn join(&mut self, other: &Self) {
         self.ends_at = self.ends_at.into_iter().chain(other.ends_at).min();
         // A node that received the object while it grew counts from the completion of its own copy.

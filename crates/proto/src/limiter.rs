@@ -1,11 +1,12 @@
 //! Limits the number of copies that a node receives from one source at a time.
 //!
-//! Each transfer uses a connection of its own. With a thousand at once, each would get a thousandth of the link, and
-//! the process would run out of descriptors. Small copies have separate permits, so that they do not wait for large
-//! ones.
+//! Each transfer uses a connection of its own. With a thousand at once, each would get a thousandth
+//! of the link, and the process would run out of descriptors. Small copies have separate permits,
+//! so that they do not wait for large ones.
 //!
-//! A transfer that has received nothing for a while blocks no other: its source itself waits for bytes. Its permit goes
-//! to another transfer, and it continues without one. Therefore no transfer waits for one that never progresses.
+//! A transfer that has received nothing for a while blocks no other: its source itself waits for
+//! bytes. Its permit goes to another transfer, and it continues without one. Therefore no transfer
+//! waits for one that never progresses.
 
 use alloc::{
     collections::{BTreeMap, VecDeque},
@@ -14,13 +15,14 @@ use alloc::{
 
 use crate::{id::NodeId, time::Instant};
 
-/// Permits per source for copies of similar size. While some transfers wait for a reply, the others keep the link busy.
-/// With 8, relays that feed each other more often waited for each other's permits.
+/// Permits per source for copies of similar size. While some transfers wait for a reply, the others
+/// keep the link busy. With 8, relays that feed each other more often waited for each other's
+/// permits.
 const PERMITS: usize = 16;
 
-/// Interval at which transfers without progress lose their permits: 10 ms. Within 5 ms on a busy machine, often no
-/// transfer receives anything. With 20 ms, broadcasts of many objects took longer, since their relays wait for each
-/// other's permits.
+/// Interval at which transfers without progress lose their permits: 10 ms. Within 5 ms on a busy
+/// machine, often no transfer receives anything. With 20 ms, broadcasts of many objects took
+/// longer, since their relays wait for each other's permits.
 const LOOK_NS: u64 = 10_000_000;
 
 /// The permits of all transfers to a node.
@@ -62,8 +64,8 @@ impl Queue {
 }
 
 impl Limiter {
-    /// Registers a transfer of `size` bytes from `sender`. Returns whether it has a permit already; otherwise permits
-    /// are granted in order of registration.
+    /// Registers a transfer of `size` bytes from `sender`. Returns whether it has a permit already;
+    /// otherwise permits are granted in order of registration.
     pub fn enter(&mut self, now: Instant, sender: NodeId, size: u64) -> (Ticket, bool) {
         let class = (sender, size.max(1).ilog2() / 2);
         self.tickets += 1;
@@ -187,7 +189,8 @@ mod tests {
         let due = limiter.deadline().unwrap();
         limiter.expire(due, &mut granted);
         assert_eq!(granted, [next], "one has received nothing");
-        // However many wait, all of them get a permit, and one that lost its permit grants none when it ends.
+        // However many wait, all of them get a permit, and one that lost its permit grants none
+        // when it ends.
         let others: Vec<Ticket> = (0..5 * PERMITS).map(|_| waiting(&mut limiter)).collect();
         granted.clear();
         assert_eq!(left(&mut limiter, busy[0]), []);

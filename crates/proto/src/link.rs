@@ -1,12 +1,14 @@
 //! A link between nodes, and its estimate from samples of transfers.
 //!
-//! Latency is one-way, in nanoseconds; bandwidth is in bytes per second. The shell takes the samples.
+//! Latency is one-way, in nanoseconds; bandwidth is in bytes per second. The shell takes the
+//! samples.
 
 use core::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Minimum size in bytes of a transfer that shows the rate of a link. A traffic shaper may pass less in one burst.
+/// Minimum size in bytes of a transfer that shows the rate of a link. A traffic shaper may pass
+/// less in one burst.
 const LONG_BYTES: u64 = 1024 * 1024;
 
 /// Latency and bandwidth of a link.
@@ -73,9 +75,9 @@ impl LinkEstimate {
         self.has_latency = true;
     }
 
-    /// Records that `bytes` arrived from one source within `nanoseconds`. The source may have waited for the bytes
-    /// itself or shared its link, so the sample is a lower bound. Only with `is_steady` is it also close to the actual
-    /// rate.
+    /// Records that `bytes` arrived from one source within `nanoseconds`. The source may have
+    /// waited for the bytes itself or shared its link, so the sample is a lower bound. Only with
+    /// `is_steady` is it also close to the actual rate.
     pub fn transfer(&mut self, bytes: u64, nanoseconds: u64, is_steady: bool) {
         let sample = u128::from(bytes) * 1_000_000_000 / u128::from(nanoseconds.max(1));
         let sample = u64::try_from(sample).unwrap_or(u64::MAX);

@@ -60,8 +60,8 @@ pub struct Members {
     leaving: BTreeSet<NodeId>,
     /// Measured places of members that have no configured place.
     measured: BTreeMap<NodeId, Place>,
-    /// Changes when the place of a member changes. It is 0 until any place is known, so that lookups of places can be
-    /// skipped.
+    /// Changes when the place of a member changes. It is 0 until any place is known, so that
+    /// lookups of places can be skipped.
     places_version: u64,
 }
 
@@ -149,7 +149,8 @@ impl Members {
         self.departed.all.contains(&node)
     }
 
-    /// The error of an id that a node generated which is not a member: no other node can make its object.
+    /// The error of an id that a node generated which is not a member: no other node can make its
+    /// object.
     pub fn why_unmade(&self, id: &ObjectId) -> Option<Error> {
         let node = id.minter().filter(|node| !self.contains(*node))?;
         let detail = format!(
@@ -216,7 +217,8 @@ impl Members {
         }
     }
 
-    /// Distance of two nodes, as [`Place::distance`]. A node without a known place is near to all others.
+    /// Distance of two nodes, as [`Place::distance`]. A node without a known place is near to all
+    /// others.
     pub fn distance(&self, one: NodeId, other: NodeId) -> u8 {
         let places = self.known_place(one).zip(self.known_place(other));
         places.map_or(0, |(one, other)| one.distance(other))
@@ -243,8 +245,8 @@ impl Members {
         self.all.range(after).chain(self.all.range(..self.me)).map(|(node, _)| *node)
     }
 
-    /// The owners of an object: the first two nodes by rendezvous hashing. For a generated id the node that generated
-    /// it comes first, while it is a member.
+    /// The owners of an object: the first two nodes by rendezvous hashing. For a generated id the
+    /// node that generated it comes first, while it is a member.
     ///
     /// A membership change moves only the objects whose owners joined or left.
     pub fn owners(&self, id: &ObjectId) -> Owners {

@@ -1,9 +1,10 @@
-//! Messages between nodes. A message may arrive twice, or after its cause has passed. Therefore it identifies
-//! instances, and can't be mistaken for newer state.
+//! Messages between nodes. A message may arrive twice, or after its cause has passed. Therefore it
+//! identifies instances, and can't be mistaken for newer state.
 //!
-//! Participants: a *holder* announces its copies to the two *owners* of an object. A *requester* requests a source from
-//! the primary owner, or from the backup owner if the primary is unresponsive. A *coordinator* watches the inputs of a
-//! reduce and orders the folds. Payload above [`crate::limits::INLINE_BYTES_MAX`] never travels in messages.
+//! Participants: a *holder* announces its copies to the two *owners* of an object. A *requester*
+//! requests a source from the primary owner, or from the backup owner if the primary is
+//! unresponsive. A *coordinator* watches the inputs of a reduce and orders the folds. Payload above
+//! [`crate::limits::INLINE_BYTES_MAX`] never travels in messages.
 
 use alloc::{boxed::Box, string::String, vec::Vec};
 use core::ops::{Range, RangeInclusive};
@@ -35,7 +36,8 @@ pub enum Message {
     Members(Vec<Member>),
     /// The sender is leaving: it finishes the folds that were ordered, and accepts no new ones.
     Leaving,
-    /// Reply to [`Message::Leaving`]: no reduce of the sender has a position on the receiver, or will have one.
+    /// Reply to [`Message::Leaving`]: no reduce of the sender has a position on the receiver, or
+    /// will have one.
     Drained,
     /// The sender leaves now; other nodes have taken over the copies that only it had.
     Leave,
@@ -43,12 +45,14 @@ pub enum Message {
     Down {
         /// The dead node.
         node: NodeId,
-        /// Its last known incarnation, or [`ENDED`]. The node refutes this message with a later incarnation.
+        /// Its last known incarnation, or [`ENDED`]. The node refutes this message with a later
+        /// incarnation.
         incarnation: u32,
         /// Why, as text.
         reason: String,
     },
-    /// To a node that has rejoined: the sender had declared it dead, and dropped everything that it announced.
+    /// To a node that has rejoined: the sender had declared it dead, and dropped everything that it
+    /// announced.
     StateDropped,
     /// An update of the failure detector.
     Swim(SwimMessage),
@@ -75,13 +79,15 @@ pub enum Message {
     Locate {
         /// The object.
         id: ObjectId,
-        /// Sources that failed the requester. The owner assigns them only if no other node has the object.
+        /// Sources that failed the requester. The owner assigns them only if no other node has the
+        /// object.
         avoid: Vec<NodeId>,
         /// A node that replied that it has no such copy.
         not_here: Option<(NodeId, Instance)>,
         /// How fast the requester receives.
         receives: ReceiveRate,
-        /// Whether an owner has located the object since the clients' requests. Only then do deletions apply to them.
+        /// Whether an owner has located the object since the clients' requests. Only then do
+        /// deletions apply to them.
         seen: bool,
     },
     /// To the owner: cancels `Locate`.
@@ -89,12 +95,12 @@ pub enum Message {
         /// The object.
         id: ObjectId,
     },
-    /// To the primary owner: reports the rate at which an object arrives. If the primary does not reply to a report of
-    /// a stall, the backup owner gets it too. The owner replies with [`Message::Redirect`] if the receiver is stalled,
-    /// or must take the rest from another source.
+    /// To the primary owner: reports the rate at which an object arrives. If the primary does not
+    /// reply to a report of a stall, the backup owner gets it too. The owner replies with
+    /// [`Message::Redirect`] if the receiver is stalled, or must take the rest from another source.
     RateReport(RateReport),
-    /// From the primary owner to a receiver: it receives `times` slower than others. The receiver reports this to the
-    /// owners of other objects that it requests.
+    /// From the primary owner to a receiver: it receives `times` slower than others. The receiver
+    /// reports this to the owners of other objects that it requests.
     MarkSlow {
         /// The factor.
         times: u64,
@@ -119,8 +125,8 @@ pub enum Message {
         /// Time to live and job; `None` if the object exists until it is deleted.
         lifetime: Option<Box<Lifetime>>,
     },
-    /// To a receiver: assigns a source for the rest. The new source is nearer to the holders, or faster than the
-    /// present one. If it is the present one, the owner has no better source.
+    /// To a receiver: assigns a source for the rest. The new source is nearer to the holders, or
+    /// faster than the present one. If it is the present one, the owner has no better source.
     Redirect {
         /// The object.
         id: ObjectId,
@@ -155,8 +161,9 @@ pub enum Message {
         /// Why.
         error: Error,
     },
-    /// To the primary owner, and to the backup owner once the primary has granted it: reserves the name for an
-    /// object of a client of the sender, or for the result of its reduce. The reply is [`Message::Claimed`].
+    /// To the primary owner, and to the backup owner once the primary has granted it: reserves the
+    /// name for an object of a client of the sender, or for the result of its reduce. The reply is
+    /// [`Message::Claimed`].
     Reserve {
         /// The name.
         id: ObjectId,
@@ -172,9 +179,9 @@ pub enum Message {
         /// The error for readers that wait for it; `None` if another instance is on its way.
         error: Option<Error>,
     },
-    /// To a holder: the sender has no record of a complete copy. The holder drops a partial copy that arrives from
-    /// another node, since it can't be completed. If the copy is complete or produced there, the holder announces it
-    /// again.
+    /// To a holder: the sender has no record of a complete copy. The holder drops a partial copy
+    /// that arrives from another node, since it can't be completed. If the copy is complete or
+    /// produced there, the holder announces it again.
     DropPartial {
         /// The object.
         id: ObjectId,
@@ -183,9 +190,9 @@ pub enum Message {
         /// The error for readers that wait for it.
         error: Error,
     },
-    /// To a holder: the sender doubts that this copy exists. It may have missed the deletion and has granted the name
-    /// to another instance, or a requester reported the copy missing. A holder that still has the copy announces it
-    /// again.
+    /// To a holder: the sender doubts that this copy exists. It may have missed the deletion and
+    /// has granted the name to another instance, or a requester reported the copy missing. A holder
+    /// that still has the copy announces it again.
     Reannounce {
         /// The object.
         id: ObjectId,
@@ -208,7 +215,8 @@ pub enum Message {
         /// The reservation of its name, if a reduce has reserved it.
         reserved: Option<Instance>,
     },
-    /// To both owners: the sender can no longer keep its pinned copy, and no other node has taken it over.
+    /// To both owners: the sender can no longer keep its pinned copy, and no other node has taken
+    /// it over.
     Abandon {
         /// The object.
         id: ObjectId,
@@ -233,22 +241,26 @@ pub enum Message {
         /// Whether a client of the sender has it.
         is_held: bool,
     },
-    /// To both owners of a job's lease: whether the sender owns objects that exist as long as the job.
+    /// To both owners of a job's lease: whether the sender owns objects that exist as long as the
+    /// job.
     JobObjects {
         /// The job.
         job: Name,
         /// Whether the sender owns such objects.
         has_objects: bool,
     },
-    /// From the primary owner of a job's lease to the owners of its objects: the job has no clients any more.
+    /// From the primary owner of a job's lease to the owners of its objects: the job has no clients
+    /// any more.
     JobEnded {
         /// The job.
         job: Name,
     },
 
-    /// From a coordinator: fold these inputs and the children's streams, for the node that fetches the result.
+    /// From a coordinator: fold these inputs and the children's streams, for the node that fetches
+    /// the result.
     Fold(FoldOrder),
-    /// From a coordinator: fold one part of the result, and fetch the other parts from the nodes that fold them.
+    /// From a coordinator: fold one part of the result, and fetch the other parts from the nodes
+    /// that fold them.
     RingReduce(Box<RingOrder>),
     /// From a coordinator: stop the folds of this reduce up to and including this epoch.
     EndEpoch {
@@ -256,8 +268,8 @@ pub enum Message {
         reduce: ReduceId,
         /// The last epoch that is over.
         epoch: u32,
-        /// Whether the last epoch failed, so that its result is dropped. Otherwise the result is complete, and so are
-        /// copies made of parts, once all parts have arrived.
+        /// Whether the last epoch failed, so that its result is dropped. Otherwise the result is
+        /// complete, and so are copies made of parts, once all parts have arrived.
         is_aborted: bool,
     },
     /// To the coordinator: a position waits for the stream of a child, and nothing arrives.
@@ -291,11 +303,13 @@ pub enum Message {
         epoch: u32,
         /// Why, as text.
         detail: String,
-        /// Whether the stream of another node broke. That node may have failed, and not all nodes may have detected it.
+        /// Whether the stream of another node broke. That node may have failed, and not all nodes
+        /// may have detected it.
         is_lost: bool,
     },
 
-    /// From a leaving node, or from a node that replicates an object: requests that the receiver store a pinned copy.
+    /// From a leaving node, or from a node that replicates an object: requests that the receiver
+    /// store a pinned copy.
     StoreReplica {
         /// The object.
         id: ObjectId,
@@ -310,8 +324,9 @@ pub enum Message {
         /// Whether the sender can wait until the receiver has capacity.
         may_wait: bool,
     },
-    /// Reply to [`Message::StoreReplica`]. If a node that has confirmed a replica sends `accepted: false`, it needs the capacity.
-    /// It keeps the copy until it receives [`Message::ReleaseReplica`].
+    /// Reply to [`Message::StoreReplica`]. If a node that has confirmed a replica sends `accepted:
+    /// false`, it needs the capacity. It keeps the copy until it receives
+    /// [`Message::ReleaseReplica`].
     ReplicaReply {
         /// The object.
         id: ObjectId,
@@ -328,11 +343,12 @@ pub enum Message {
         instance: Instance,
     },
 
-    /// A message of a survey, for the shell of the receiver: at most [`crate::limits::SURVEY_BYTES_MAX`].
+    /// A message of a survey, for the shell of the receiver: at most
+    /// [`crate::limits::SURVEY_BYTES_MAX`].
     Survey(Inline),
 
-    /// To an owner: requests a complete copy from which to fetch a range of the object. The requester does not become
-    /// a holder.
+    /// To an owner: requests a complete copy from which to fetch a range of the object. The
+    /// requester does not become a holder.
     LocateRange {
         /// The object.
         id: ObjectId,
@@ -340,10 +356,11 @@ pub enum Message {
         instance: Instance,
         /// Number of bytes to fetch.
         bytes: u64,
-        /// Sources that failed the requester. The owner assigns them only if no other node has a complete copy.
+        /// Sources that failed the requester. The owner assigns them only if no other node has a
+        /// complete copy.
         avoid: Vec<NodeId>,
-        /// A node that replied that it has no such copy, and the nanoseconds since the request to the owner that
-        /// assigned it.
+        /// A node that replied that it has no such copy, and the nanoseconds since the request to
+        /// the owner that assigned it.
         not_here: Option<(NodeId, u64)>,
         /// Number of the request; the reply repeats it.
         request: RequestId,
@@ -356,8 +373,9 @@ pub enum Message {
         source: Option<NodeId>,
     },
 
-    /// To the backup owner: claims a name as [`Message::Announce`] does, because the primary owner does not reply to the
-    /// sender. Repeated until there is a reply: the backup owner passes it on while the primary owner replies to it.
+    /// To the backup owner: claims a name as [`Message::Announce`] does, because the primary owner
+    /// does not reply to the sender. Repeated until there is a reply: the backup owner passes it on
+    /// while the primary owner replies to it.
     ClaimAtBackup(Announce),
     /// The same for [`Message::Reserve`].
     ReserveAtBackup {
@@ -384,7 +402,8 @@ impl Message {
         }
     }
 
-    /// The claim of [`Message::ClaimAtBackup`] or [`Message::ReserveAtBackup`] as the primary owner gets it.
+    /// The claim of [`Message::ClaimAtBackup`] or [`Message::ReserveAtBackup`] as the primary owner
+    /// gets it.
     pub(crate) fn into_claim(self) -> Self {
         match self {
             Self::ClaimAtBackup(claim) => Self::Announce(claim),
@@ -402,7 +421,8 @@ impl Message {
         }
     }
 
-    /// Whether the receiver replies at once: a later reply shows that it is unresponsive, or cannot be reached.
+    /// Whether the receiver replies at once: a later reply shows that it is unresponsive, or cannot
+    /// be reached.
     pub const fn expects_reply(&self) -> bool {
         matches!(
             self,
@@ -414,8 +434,9 @@ impl Message {
         ) || matches!(self, Self::Ask { question, .. } if question.expects_reply())
     }
 
-    /// Whether the sender may have sent this message in reply to one that expects a reply. Messages of a node arrive in
-    /// order: a message that nobody requested does not show that the sender receives any.
+    /// Whether the sender may have sent this message in reply to one that expects a reply. Messages
+    /// of a node arrive in order: a message that nobody requested does not show that the sender
+    /// receives any.
     pub const fn is_reply(&self) -> bool {
         matches!(
             self,
@@ -428,8 +449,8 @@ impl Message {
         ) || matches!(self, Self::Answer { answer, .. } if answer.is_reply())
     }
 
-    /// Whether nothing waits for the effect of this message. It can be sent a moment later, with the next message to
-    /// the same node.
+    /// Whether nothing waits for the effect of this message. It can be sent a moment later, with
+    /// the next message to the same node.
     pub const fn can_wait(&self) -> bool {
         matches!(
             self,
@@ -505,8 +526,9 @@ pub enum Progress {
         /// The source; `None` if a client writes the copy or a reduce produces it.
         source: Option<NodeId>,
     },
-    /// Partial, produced from the parts of a ring reduce. Another node may complete its copy earlier, before this node
-    /// restarts the attempt. Readers therefore receive it from this node, directly or through relays.
+    /// Partial, produced from the parts of a ring reduce. Another node may complete its copy
+    /// earlier, before this node restarts the attempt. Readers therefore receive it from this node,
+    /// directly or through relays.
     Parts,
 }
 
@@ -554,8 +576,8 @@ pub struct FoldOrder {
     pub frame: u32,
 }
 
-/// A ring reduce, in which every node that has inputs folds one part. All of them receive the same order.
-/// [`crate::reduce::ring`] derives the steps from it.
+/// A ring reduce, in which every node that has inputs folds one part. All of them receive the same
+/// order. [`crate::reduce::ring`] derives the steps from it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RingOrder {
     /// The reduce.

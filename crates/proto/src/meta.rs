@@ -59,7 +59,8 @@ impl Dtype {
         Self::Complex128,
     ];
 
-    /// Every element type, in the order of the documentation. Types with a unit appear once, last, in nanoseconds.
+    /// Every element type, in the order of the documentation. Types with a unit appear once, last,
+    /// in nanoseconds.
     pub fn all() -> impl Iterator<Item = Self> {
         let narrow = Narrow::ALL.iter().copied().map(Self::Narrow);
         let times = [Self::Datetime64(Unit::NANOSECONDS), Self::Timedelta64(Unit::NANOSECONDS)];
@@ -154,10 +155,10 @@ pub struct UnknownDtype(pub String);
 
 /// The operation that a reduce applies to two elements.
 ///
-/// Integers and times wrap around on overflow, as in NumPy. `Min` and `Max` of floats are NaN if either element is NaN.
-/// `Min` and `Max` of dates and times, and the sum of times, are NaT if either element is NaT. `Mean` is the sum
-/// divided by the number of inputs. `Any` and `All` apply to bool. [`crate::error::is_reducible`] defines the valid
-/// combinations.
+/// Integers and times wrap around on overflow, as in NumPy. `Min` and `Max` of floats are NaN if
+/// either element is NaN. `Min` and `Max` of dates and times, and the sum of times, are NaT if
+/// either element is NaT. `Mean` is the sum divided by the number of inputs. `Any` and `All` apply
+/// to bool. [`crate::error::is_reducible`] defines the valid combinations.
 #[derive(
     Clone,
     Copy,
@@ -268,7 +269,8 @@ fn unknown_form(text: &str) -> UnknownForm {
 #[error("unknown form {}: use plain, torch, arrow or pickle", Quoted(.0))]
 pub struct UnknownForm(pub String);
 
-/// SHA-256 of an object's bytes. The shell computes and compares it; the state machine only stores it.
+/// SHA-256 of an object's bytes. The shell computes and compares it; the state machine only stores
+/// it.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Digest(pub [u8; 32]);
 
@@ -287,7 +289,8 @@ pub struct Meta {
     pub kind: Kind,
     /// The library whose value was put.
     pub form: Form,
-    /// Digest that each receiver checks, if the creator announced one. Boxed, since few objects have one.
+    /// Digest that each receiver checks, if the creator announced one. Boxed, since few objects
+    /// have one.
     pub digest: Option<Box<Digest>>,
 }
 
@@ -326,7 +329,8 @@ impl Meta {
         Some(Self { size, kind: Kind::Array { dtype, shape }, form: Form::Plain, digest: None })
     }
 
-    /// Whether size, element type, shape and form agree. They disagree only in metadata from a broken peer.
+    /// Whether size, element type, shape and form agree. They disagree only in metadata from a
+    /// broken peer.
     pub fn is_consistent(&self) -> bool {
         match &self.kind {
             Kind::Bytes => self.form != Form::Torch,
@@ -413,8 +417,8 @@ mod tests {
     #[test]
     fn a_unit_from_a_broken_peer_is_found_out() {
         let times = |count: u32| {
-            // The wire order: the size, the kind, the dtype index, the unit's count and index, a shape, the form, no
-            // digest.
+            // The wire order: the size, the kind, the dtype index, the unit's count and index, a
+            // shape, the form, no digest.
             let unit = postcard::to_allocvec(&(count, Scale::Seconds)).unwrap();
             let head = [8, 1, 15].into_iter();
             head.chain(unit).chain([1, 1, 0, 0]).collect::<Vec<u8>>()

@@ -1,7 +1,7 @@
 //! Mutations of a node's behavior, to test that the simulator detects them.
 //!
-//! Without the feature `node_mutant-bugs`, [`is_active`] is always false and costs nothing. With it, one mutation at a time can
-//! be active in the calling thread.
+//! Without the feature `node_mutant-bugs`, [`is_active`] is always false and costs nothing. With
+//! it, one mutation at a time can be active in the calling thread.
 
 /// A mutation: something that a node does wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, strum::VariantArray)]
@@ -56,7 +56,8 @@ pub enum Mutant {
     NeverReplacesReplicas,
     /// Of two objects with the same name, an owner keeps the first that it received.
     KeepsFirstAnnounced,
-    /// An owner reads an entry in the state before a membership change, until the next slice updates it.
+    /// An owner reads an entry in the state before a membership change, until the next slice
+    /// updates it.
     ReadsStaleEntries,
     /// A reader that yields to others is never assigned a source.
     NeverServesYielding,
@@ -74,8 +75,6 @@ pub enum Mutant {
     IgnoresDigests,
     /// A copy counts as corrupt at all holders once one has sent wrong bytes.
     GivesUpAfterOneCorruptCopy,
-    /// A small object with wrong bytes is not requested again.
-    IgnoresCorruptSmallObjects,
     /// Sources that send corrupt blocks are not avoided.
     TrustsCorruptSources,
     /// A member that is barred remains one.

@@ -1,7 +1,8 @@
-//! Element types of at most eight bits that no reduce can fold: float8, float6, float4 and narrow integers.
+//! Element types of at most eight bits that no reduce can fold: float8, float6, float4 and narrow
+//! integers.
 //!
-//! Each element occupies one byte, as in the memory of NumPy (`ml_dtypes`) and of torch. Does not know what the bits
-//! mean.
+//! Each element occupies one byte, as in the memory of NumPy (`ml_dtypes`) and of torch. Does not
+//! know what the bits mean.
 
 use serde::{Deserialize, Serialize};
 

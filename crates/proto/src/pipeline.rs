@@ -5,7 +5,8 @@ use crate::{
     link::Link,
 };
 
-/// Processor time that a relay spends on a frame of any length: one wakeup, two system calls, the start of a checksum.
+/// Processor time that a relay spends on a frame of any length: one wakeup, two system calls, the
+/// start of a checksum.
 const FRAME_NS: u128 = 20_000;
 
 /// Number of relays to assume. Twice as many would shorten frames by less than a third.
@@ -13,12 +14,13 @@ const RELAYS: u128 = 8;
 
 /// Best frame size in bytes, a power of two, for `size` bytes over links like `link`.
 ///
-/// After h relays, the last byte of S bytes in frames of b bytes arrives at `(S/b + h) * (b/B + o)`, where o is the
-/// fixed cost of a frame. Shorter frames reach the last relay sooner, longer frames cost each relay less. The sum is
-/// minimal at `b = sqrt(S * o * B / h)`.
+/// After h relays, the last byte of S bytes in frames of b bytes arrives at `(S/b + h) * (b/B +
+/// o)`, where o is the fixed cost of a frame. Shorter frames reach the last relay sooner, longer
+/// frames cost each relay less. The sum is minimal at `b = sqrt(S * o * B / h)`.
 ///
-/// Source: the optimal segment size of a pipeline in Hockney's model, as in Pjesivac-Grbovic et al., Performance
-/// Analysis of MPI Collective Operations, 2007. L does not appear, since a link holds many frames at once.
+/// Source: the optimal segment size of a pipeline in Hockney's model, as in Pjesivac-Grbovic et
+/// al., Performance Analysis of MPI Collective Operations, 2007. L does not appear, since a link
+/// holds many frames at once.
 pub fn frame_bytes(size: u64, link: Link) -> u64 {
     // Bytes that a link carries while a relay handles a frame.
     let idle = u128::from(link.bytes_per_second) * FRAME_NS / 1_000_000_000;

@@ -11,18 +11,19 @@ use serde::{Deserialize, Serialize};
 
 use crate::{id::BadRef, quoted::Quoted};
 
-/// Maximum size of a group name in bytes: that of a Kubernetes label value, where such names often come from.
+/// Maximum size of a group name in bytes: that of a Kubernetes label value, where such names often
+/// come from.
 pub const LABEL_BYTES_MAX: usize = 63;
 
 /// Maximum number of nested groups: for example a zone, a pod, a rack, and one more.
 pub const LEVELS_MAX: usize = 4;
 
-/// Maximum size in bytes of all group names of a place, with a zero after each. Every member contains its place and is
-/// copied often.
+/// Maximum size in bytes of all group names of a place, with a zero after each. Every member
+/// contains its place and is copied often.
 pub const PLACE_BYTES_MAX: usize = 96;
 
-/// The groups of a host, such as a rack inside a pod. Hosts of one group have links of their own. Between groups there
-/// is less bandwidth than the total of their hosts.
+/// The groups of a host, such as a rack inside a pod. Hosts of one group have links of their own.
+/// Between groups there is less bandwidth than the total of their hosts.
 ///
 /// Sorting places puts hosts of one group next to each other, at every level.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -39,8 +40,8 @@ pub struct Place {
 pub struct Group {
     /// The name of the group, unique inside its outer group.
     pub label: String,
-    /// Number of full-rate transfers of a host that the uplink of the group carries at a time in each direction; 0 if
-    /// unknown.
+    /// Number of full-rate transfers of a host that the uplink of the group carries at a time in
+    /// each direction; 0 if unknown.
     pub carries: u8,
 }
 
@@ -109,8 +110,8 @@ impl Place {
         u64::from(self.carries[level]).max(1)
     }
 
-    /// The outermost level at which two places are in different groups; `None` if they do not differ where both are
-    /// known.
+    /// The outermost level at which two places are in different groups; `None` if they do not
+    /// differ where both are known.
     pub fn parts_at(&self, other: &Self) -> Option<usize> {
         self.labels().zip(other.labels()).position(|(one, other)| one != other)
     }

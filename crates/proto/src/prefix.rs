@@ -1,5 +1,5 @@
-//! The refs that begin with a text. Ids are sorted by number and precede all names, which are sorted by their text: the
-//! names under a prefix are next to each other.
+//! The refs that begin with a text. Ids are sorted by number and precede all names, which are
+//! sorted by their text: the names under a prefix are next to each other.
 
 use alloc::string::ToString;
 use core::ops::Bound;
@@ -39,7 +39,8 @@ impl<'a> RefPrefix<'a> {
         }
     }
 
-    /// Whether neither this ref, which follows [`Self::begin`], nor a later one begins with the text.
+    /// Whether neither this ref, which follows [`Self::begin`], nor a later one begins with the
+    /// text.
     pub(crate) fn ends_before(&self, id: &ObjectId) -> bool {
         self.first.is_some() && !self.has(id)
     }

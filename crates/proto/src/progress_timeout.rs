@@ -1,9 +1,9 @@
 //! Timeouts of transfers, and the messages of a source that itself waits for bytes.
 //!
-//! A transfer moves a minimum number of bytes within each turn, otherwise it ends. Without this, a receiver that reads
-//! nothing would keep the source's copy pinned forever, and a source that sends a byte per minute would keep a receiver
-//! from switching. If the source's own copy does not grow, the source sends `Waits` and gets another turn. The number
-//! of `Waits` is limited too.
+//! A transfer moves a minimum number of bytes within each turn, otherwise it ends. Without this, a
+//! receiver that reads nothing would keep the source's copy pinned forever, and a source that sends
+//! a byte per minute would keep a receiver from switching. If the source's own copy does not grow,
+//! the source sends `Waits` and gets another turn. The number of `Waits` is limited too.
 //!
 //! Counts bytes and times of one transfer. It does not depend on the object or on the other node.
 
@@ -28,7 +28,8 @@ pub struct ProgressTimeout {
 }
 
 impl ProgressTimeout {
-    /// A transfer that begins now. `window_ns` is [`crate::limits::PROGRESS_WINDOW_NS`], except in tests.
+    /// A transfer that begins now. `window_ns` is [`crate::limits::PROGRESS_WINDOW_NS`], except in
+    /// tests.
     pub const fn new(now: Instant, window_ns: u64) -> Self {
         Self { window_ns, begun: now, since: now, moved: 0, reported: 0 }
     }
@@ -61,8 +62,8 @@ impl ProgressTimeout {
     }
 }
 
-/// Total time that a source has waited for its own copy since its last `Waits`. Many short waits slow the transfer as
-/// much as a long one.
+/// Total time that a source has waited for its own copy since its last `Waits`. Many short waits
+/// slow the transfer as much as a long one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceWait {
     window_ns: u64,
@@ -70,8 +71,8 @@ pub struct SourceWait {
 }
 
 impl SourceWait {
-    /// A transfer that begins now. Its first `Waits` comes early, because the receiver does not know yet whether the
-    /// request has arrived.
+    /// A transfer that begins now. Its first `Waits` comes early, because the receiver does not
+    /// know yet whether the request has arrived.
     pub const fn new(window_ns: u64) -> Self {
         Self { window_ns, ns: (window_ns / SAID_IN_A_TURN).saturating_sub(FIRST_WAIT_NS) }
     }

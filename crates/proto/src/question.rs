@@ -1,7 +1,7 @@
 //! Questions of a node to the owners of an object, or to one member, and their answers.
 //!
-//! A node numbers its questions, and each answer repeats the number. A member has at most one open question of
-//! each number: one that arrives again replaces the earlier one.
+//! A node numbers its questions, and each answer repeats the number. A member has at most one open
+//! question of each number: one that arrives again replaces the earlier one.
 //!
 //! ```text
 //!   Ask --> Answer                          the question is closed
@@ -59,7 +59,8 @@ pub enum Question {
         /// Whether the object is deleted because newer versions of the name exist.
         pruned: bool,
     },
-    /// To any member: the objects whose refs begin with `prefix` and whose primary owner is the receiver.
+    /// To any member: the objects whose refs begin with `prefix` and whose primary owner is the
+    /// receiver.
     List {
         /// Prefix of the refs; the empty text matches all.
         prefix: String,
@@ -133,7 +134,8 @@ impl Question {
         }
     }
 
-    /// Whether an owner replies at once: a later reply shows that it is unresponsive, or cannot be reached.
+    /// Whether an owner replies at once: a later reply shows that it is unresponsive, or cannot be
+    /// reached.
     pub(crate) const fn expects_reply(&self) -> bool {
         !matches!(self, Self::Delete { .. } | Self::List { .. } | Self::Inspect(_))
     }
@@ -152,7 +154,8 @@ impl Question {
 }
 
 impl Answer {
-    /// Whether an owner may send it in reply to a question that expects a reply ([`Question::expects_reply`]).
+    /// Whether an owner may send it in reply to a question that expects a reply
+    /// ([`Question::expects_reply`]).
     pub(crate) const fn is_reply(&self) -> bool {
         !matches!(self, Self::Deleted | Self::List { .. } | Self::Report(_))
     }

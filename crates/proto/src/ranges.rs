@@ -1,12 +1,13 @@
 //! Sets of byte ranges: the bytes of a copy that are ready, or still missing.
 //!
-//! A set does not depend on blocks, objects or the total size. A caller that needs a bound passes it.
+//! A set does not depend on blocks, objects or the total size. A caller that needs a bound passes
+//! it.
 
 use alloc::vec::Vec;
 use core::{fmt, iter, ops::Range};
 
-/// A set of bytes, stored as sorted, disjoint, half-open runs that are not empty. Most copies grow from the front, so a
-/// set usually has one run.
+/// A set of bytes, stored as sorted, disjoint, half-open runs that are not empty. Most copies grow
+/// from the front, so a set usually has one run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ranges {
     runs: Vec<Range<u64>>,
@@ -28,7 +29,8 @@ impl Ranges {
         if range.is_empty() {
             return;
         }
-        // Runs that only touch the range are joined with it, otherwise one stretch would appear as two.
+        // Runs that only touch the range are joined with it, otherwise one stretch would appear as
+        // two.
         let first = self.runs.partition_point(|run| run.end < range.start);
         let after = self.runs.partition_point(|run| run.start <= range.end);
         let joined = match self.runs[first..after] {
@@ -198,7 +200,8 @@ mod tests {
     }
 
     proptest! {
-        /// Goal: a set contains the inserted bytes without the removed ones. Method: compare with a bitmap.
+        /// Goal: a set contains the inserted bytes without the removed ones. Method: compare with a
+        /// bitmap.
         #[test]
         fn a_set_agrees_with_a_bitmap(
             changes in any_changes(),

@@ -1,15 +1,17 @@
 //! Rate of one transfer, and when to report it to the owner of the object.
 //!
-//! Counts bytes and times of one transfer. It does not depend on the source, or on the owner's reaction to a report.
+//! Counts bytes and times of one transfer. It does not depend on the source, or on the owner's
+//! reaction to a report.
 //!
-//! A receiver reports the rate since the first bytes after 30 ms, and then each time the transfer has taken twice as
-//! long. Short transfers therefore cost no message, long ones a few. If a transfer is slow, or its usual rate is
-//! unknown, the receiver first reports every 20 ms, so that its own receivers soon get another source. When nothing
-//! arrives for 300 ms, it reports that the transfer is stalled.
+//! A receiver reports the rate since the first bytes after 30 ms, and then each time the transfer
+//! has taken twice as long. Short transfers therefore cost no message, long ones a few. If a
+//! transfer is slow, or its usual rate is unknown, the receiver first reports every 20 ms, so that
+//! its own receivers soon get another source. When nothing arrives for 300 ms, it reports that the
+//! transfer is stalled.
 //!
-//! A low rate is evidence against a host only if the transfer has the link to itself. Frames carry the number of
-//! transfers that share the busiest link on their path. A report therefore contains the fair rate: an upper bound of
-//! the rate without the other transfers.
+//! A low rate is evidence against a host only if the transfer has the link to itself. Frames carry
+//! the number of transfers that share the busiest link on their path. A report therefore contains
+//! the fair rate: an upper bound of the rate without the other transfers.
 
 use serde::{Deserialize, Serialize};
 
@@ -18,16 +20,18 @@ use crate::time::Instant;
 /// Time of the first report: shorter transfers end before another source could begin.
 pub const FIRST_REPORT_NS: u64 = 30_000_000;
 
-/// Minimum time between the first bytes and a report. Busy hosts begin late, and this delay is unrelated to the rate.
+/// Minimum time between the first bytes and a report. Busy hosts begin late, and this delay is
+/// unrelated to the rate.
 const LEAST_NS: u64 = 20_000_000;
 
 /// Time without a byte after which a transfer counts as stalled: 300 ms.
 ///
-/// It is longer than a process waits for its time slice on a busy host, and a tenth of the time to detect a dead host.
+/// It is longer than a process waits for its time slice on a busy host, and a tenth of the time to
+/// detect a dead host.
 pub const STALL_NS: u64 = 300_000_000;
 
-/// Time in which the primary owner must reply to a stall report. After that the backup owner gets it, since the primary
-/// owner may itself be the stalled source.
+/// Time in which the primary owner must reply to a stall report. After that the backup owner gets
+/// it, since the primary owner may itself be the stalled source.
 pub const STALL_ANSWER_NS: u64 = 120_000_000;
 
 /// Maximum interval of reports of a slow transfer: 200 ms, and 20 ms while it is younger than that.
@@ -37,13 +41,15 @@ const EARLY_REPORT_NS: u64 = 20_000_000;
 /// Factor below the usual rate from which a transfer counts as slow.
 pub const SLOW_TIMES: u64 = 3;
 
-/// How long a slow node is remembered, and reports this itself: one minute. After that it may be a source again.
+/// How long a slow node is remembered, and reports this itself: one minute. After that it may be a
+/// source again.
 pub const REMEMBERED_NS: u64 = 60_000_000_000;
 
 /// Maximum interval of reports of a running or stalled transfer.
 const REPORT_NS_MAX: u64 = 2_000_000_000;
 
-/// Maximum number of transfers by which a report scales its rate, so that a source can't excuse any slowness.
+/// Maximum number of transfers by which a report scales its rate, so that a source can't excuse any
+/// slowness.
 const SHARES_MAX: u16 = 64;
 
 /// Rate of a transfer.
@@ -108,9 +114,9 @@ impl RateMeter {
         }
     }
 
-    /// Records that `received` bytes have arrived in total, the last of them while `shares - 1` other transfers used
-    /// the link. Returns the rate since the last report if another report is due. `usual` is the rate of other
-    /// transfers; much slower ones are reported more often.
+    /// Records that `received` bytes have arrived in total, the last of them while `shares - 1`
+    /// other transfers used the link. Returns the rate since the last report if another report is
+    /// due. `usual` is the rate of other transfers; much slower ones are reported more often.
     pub fn grew(
         &mut self,
         now: Instant,

@@ -4,12 +4,12 @@
 
 use crate::time::Instant;
 
-/// Pauses before the attempts to make one connection. A live node accepts within the first; a node that restarts its
-/// network accepts within all of them.
+/// Pauses before the attempts to make one connection. A live node accepts within the first; a node
+/// that restarts its network accepts within all of them.
 const PAUSES_NS: [u64; 4] = [0, 20_000_000, 100_000_000, 400_000_000];
 
-/// Minimum lifetime of a connection. After a shorter one the next attempt waits this long, so that a node that accepts
-/// and closes at once does not keep both sides busy.
+/// Minimum lifetime of a connection. After a shorter one the next attempt waits this long, so that
+/// a node that accepts and closes at once does not keep both sides busy.
 const STABLE_NS: u64 = 200_000_000;
 
 /// Time between two attempts to replace a relayed connection by a direct one.
@@ -72,8 +72,8 @@ impl Reconnect {
         self.pause_ns
     }
 
-    /// Whether the member was connected, or in doubt, before. It is then notified, and both sides re-announce their
-    /// state.
+    /// Whether the member was connected, or in doubt, before. It is then notified, and both sides
+    /// re-announce their state.
     pub const fn is_again(&self) -> bool {
         self.is_again
     }
@@ -106,14 +106,14 @@ impl Reconnect {
         self.connected = Some(Connected { at: now, is_direct });
     }
 
-    /// Records that the connection ended. `is_needless` means that it was relayed, and the member can be reached
-    /// directly.
+    /// Records that the connection ended. `is_needless` means that it was relayed, and the member
+    /// can be reached directly.
     pub fn broke(&mut self, now: Instant, is_needless: bool) {
         let Some(Connected { at, is_direct }) = self.connected.take() else { return };
         let lived_ns = now.since(at);
         if is_needless {
-            // If the direct connection does not last, attempts become rarer, since both sides re-announce everything
-            // each time.
+            // If the direct connection does not last, attempts become rarer, since both sides
+            // re-announce everything each time.
             self.look_again_ns = (2 * self.look_again_ns).min(LOOK_AGAIN_MAX_NS);
         }
         if is_direct && lived_ns > LOOK_AGAIN_MAX_NS {

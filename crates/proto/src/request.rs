@@ -1,5 +1,5 @@
-//! Requests of clients and the node's replies. A client inside the node's process and a client attached over a socket
-//! use the same types.
+//! Requests of clients and the node's replies. A client inside the node's process and a client
+//! attached over a socket use the same types.
 
 use alloc::{boxed::Box, string::String, vec::Vec};
 
@@ -19,8 +19,8 @@ use crate::{
     table::CopyKey,
 };
 
-/// A request of a client. Each gets exactly one reply, except `Release`, `ReleaseCopied` and `CancelReservations`, which
-/// get none.
+/// A request of a client. Each gets exactly one reply, except `Release`, `ReleaseCopied` and
+/// `CancelReservations`, which get none.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Request {
     /// Store an inline object.
@@ -39,8 +39,8 @@ pub enum Request {
         /// The job.
         job: Name,
     },
-    /// Keep an object while this client exists, until it has returned the lease as often as it took it. The reply is
-    /// `Done`.
+    /// Keep an object while this client exists, until it has returned the lease as often as it took
+    /// it. The reply is `Done`.
     AcquireLease {
         /// The object.
         id: ObjectId,
@@ -50,13 +50,14 @@ pub enum Request {
         /// The object.
         id: ObjectId,
     },
-    /// Reserve the id or name of an object that this client will create, so that others can wait for it.
+    /// Reserve the id or name of an object that this client will create, so that others can wait
+    /// for it.
     Reserve {
         /// A name that no object has, or `None` for a new id.
         name: Option<Name>,
     },
-    /// Generate ids that any client of the cluster may put, each once. Their directory entries are on this node. The
-    /// unfilled ones end with this client.
+    /// Generate ids that any client of the cluster may put, each once. Their directory entries are
+    /// on this node. The unfilled ones end with this client.
     Slots {
         /// Number of slots, at most [`crate::limits::SLOTS_MAX`].
         count: u32,
@@ -87,21 +88,23 @@ pub enum Request {
         /// The object.
         id: ObjectId,
     },
-    /// Read the object while it arrives. The reply is `Growing` once its memory is allocated, or `Done` if there is
-    /// nothing to follow. This request does not search for the object; a `Get` next to it does that.
+    /// Read the object while it arrives. The reply is `Growing` once its memory is allocated, or
+    /// `Done` if there is nothing to follow. This request does not search for the object; a `Get`
+    /// next to it does that.
     Follow {
         /// The object.
         id: ObjectId,
     },
-    /// Wait until `count` of these objects are complete somewhere or can no longer appear, or until the deadline.
+    /// Wait until `count` of these objects are complete somewhere or can no longer appear, or until
+    /// the deadline.
     Wait {
         /// The objects, without duplicates.
         ids: Vec<ObjectId>,
         /// Number of objects to wait for; the reply lists at most that many.
         count: u32,
     },
-    /// Replicate an object that was put on this node to `replicas` nodes, or to all if there are fewer. The reply is
-    /// `Replicated`, once they have it.
+    /// Replicate an object that was put on this node to `replicas` nodes, or to all if there are
+    /// fewer. The reply is `Replicated`, once they have it.
     Replicate {
         /// The object.
         id: ObjectId,
@@ -113,7 +116,8 @@ pub enum Request {
         /// The instance in the reply to `Get`.
         instance: Instance,
     },
-    /// Fold the first `count` of `inputs` to arrive. The reply comes at once; the deadline applies to the result.
+    /// Fold the first `count` of `inputs` to arrive. The reply comes at once; the deadline applies
+    /// to the result.
     Reduce {
         /// Candidates, without duplicates.
         inputs: Vec<ObjectId>,
@@ -148,8 +152,8 @@ pub enum Request {
         /// Ignore names up to this number.
         after: Option<u64>,
     },
-    /// Delete the names older than `name`, except the newest `retain - 1`. The reply comes once the deletions are
-    /// ordered.
+    /// Delete the names older than `name`, except the newest `retain - 1`. The reply comes once the
+    /// deletions are ordered.
     Prune {
         /// A name that ends in a number.
         name: Name,
@@ -196,13 +200,15 @@ pub enum Request {
         /// Copies up to this one are on earlier pages.
         after: Option<CopyKey>,
     },
-    /// Stop reading an object that the client has copied. Its cached copy is the first to be evicted. No reply.
+    /// Stop reading an object that the client has copied. Its cached copy is the first to be
+    /// evicted. No reply.
     ReleaseCopied {
         /// The instance in the reply to `Get`.
         instance: Instance,
     },
-    /// Get rows or bytes of an object, once a complete copy exists. The reply is `Got`: with the selected bytes alone,
-    /// or with the whole object if it is on this node, is arriving or is small.
+    /// Get rows or bytes of an object, once a complete copy exists. The reply is `Got`: with the
+    /// selected bytes alone, or with the whole object if it is on this node, is arriving or is
+    /// small.
     GetRange {
         /// The object.
         id: ObjectId,
@@ -380,7 +386,8 @@ pub struct Status {
     pub store: StoreCounts,
 }
 
-/// Numbers of objects and operations at a node. The status that users read has the same field names.
+/// Numbers of objects and operations at a node. The status that users read has the same field
+/// names.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
     /// Copies on this node.
@@ -419,7 +426,8 @@ pub struct ObjectRow {
     pub instance: Instance,
     /// Its metadata.
     pub meta: Meta,
-    /// `filling`, `flowing`, `folding`, `complete`, `spilled` (on disk only) or `returning` (from disk).
+    /// `filling`, `flowing`, `folding`, `complete`, `spilled` (on disk only) or `returning` (from
+    /// disk).
     pub state: String,
     /// Whether the copy is pinned until the object is deleted.
     pub pinned: bool,

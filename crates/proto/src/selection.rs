@@ -1,4 +1,5 @@
-//! Selections: the rows of an array, or the bytes of a plain object, that a client wants without the rest.
+//! Selections: the rows of an array, or the bytes of a plain object, that a client wants without
+//! the rest.
 //!
 //! Knows metadata, not where the bytes are.
 
@@ -13,8 +14,8 @@ use crate::{
     meta::{Form, Kind, Meta},
 };
 
-/// A slice with step 1, as in Python: a negative bound counts from the end, a missing one means the end, and bounds
-/// outside are clipped. Units are rows along axis 0 of an array, or bytes.
+/// A slice with step 1, as in Python: a negative bound counts from the end, a missing one means the
+/// end, and bounds outside are clipped. Units are rows along axis 0 of an array, or bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Selection {
     /// The first row or byte.
@@ -34,8 +35,8 @@ impl Selection {
         start..stop.max(start)
     }
 
-    /// The selected bytes of an object, and their metadata. They have no digest, since the creator's covers the whole
-    /// object.
+    /// The selected bytes of an object, and their metadata. They have no digest, since the
+    /// creator's covers the whole object.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the object has neither rows nor plain bytes.

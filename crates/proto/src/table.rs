@@ -8,8 +8,8 @@
 //!      +--- doomed -------+   deleted or replaced while in use: removed with its last reader
 //! ```
 //!
-//! [`copy`] defines where the bytes of a copy are and what it costs, [`eviction`] the order of eviction. [`census`]
-//! counts copies by state, and [`listing`] lists them.
+//! [`copy`] defines where the bytes of a copy are and what it costs, [`eviction`] the order of
+//! eviction. [`census`] counts copies by state, and [`listing`] lists them.
 
 mod census;
 mod copy;
@@ -185,7 +185,8 @@ impl Table {
         self.on_disk -= before;
     }
 
-    /// Sets whether a copy is pinned until deletion. Returns whether it was before; `None` if there is no such copy.
+    /// Sets whether a copy is pinned until deletion. Returns whether it was before; `None` if there
+    /// is no such copy.
     pub fn set_pinned(&mut self, instance: Instance, pinned: bool) -> Option<bool> {
         self.change(instance, |copy| core::mem::replace(&mut copy.pinned, pinned))
     }
@@ -229,8 +230,9 @@ impl Table {
         self.copies.range((begin, Bound::Unbounded)).map(|(instance, _)| *instance)
     }
 
-    /// Makes room for `size` more bytes. Evicts cached copies first, then pinned copies that are also on disk, least
-    /// recently used first within each. Returns what left memory; `None` if that would not suffice.
+    /// Makes room for `size` more bytes. Evicts cached copies first, then pinned copies that are
+    /// also on disk, least recently used first within each. Returns what left memory; `None` if
+    /// that would not suffice.
     pub fn make_room(&mut self, size: u64) -> Option<Evictions> {
         if self.missing_for(size) > 0 {
             return None;
@@ -256,7 +258,8 @@ impl Table {
         shed
     }
 
-    /// Removes a copy that is on disk only, no longer pinned and not in use. Other nodes have the object.
+    /// Removes a copy that is on disk only, no longer pinned and not in use. Other nodes have the
+    /// object.
     pub fn evict_from_disk(&mut self, instance: Instance) -> Option<Removed> {
         let copy = self.get(instance)?;
         let is_spare = copy.residency == Residency::Disk && !copy.pinned && !copy.is_used();
@@ -291,7 +294,8 @@ impl Table {
         }
     }
 
-    /// Bytes of the largest copy that fits after all possible evictions; `None` if not even an empty one fits.
+    /// Bytes of the largest copy that fits after all possible evictions; `None` if not even an
+    /// empty one fits.
     pub fn room(&self) -> Option<u64> {
         self.room_with(0)
     }
@@ -319,7 +323,8 @@ impl Table {
         size.saturating_add(COPY_OVERHEAD_BYTES) <= self.capacity
     }
 
-    /// Adds a copy. It has no memory yet unless it is complete or inline. A get finds it after `reveal`.
+    /// Adds a copy. It has no memory yet unless it is complete or inline. A get finds it after
+    /// `reveal`.
     ///
     /// # Panics
     /// If the instance is already in the table.
@@ -411,8 +416,8 @@ impl Table {
         self.change(instance, |copy| copy.last_use = last_use);
     }
 
-    /// Marks a copy whose only user has copied the bytes. Once unpinned it is evicted before all copies that were not
-    /// passed over. It has no effect if the copy has several readers.
+    /// Marks a copy whose only user has copied the bytes. Once unpinned it is evicted before all
+    /// copies that were not passed over. It has no effect if the copy has several readers.
     pub fn pass_over(&mut self, instance: Instance) {
         self.passed += 1;
         let passed = self.passed;
@@ -454,7 +459,8 @@ impl Table {
         if is_over { self.remove(instance) } else { None }
     }
 
-    /// Takes a copy out of use. Removes it at once if nothing uses it, otherwise with its last reader.
+    /// Takes a copy out of use. Removes it at once if nothing uses it, otherwise with its last
+    /// reader.
     pub fn doom(&mut self, instance: Instance) -> Option<Removed> {
         self.change(instance, |copy| copy.doomed = true)?;
         let copy = self.copies.get(&instance)?;

@@ -66,9 +66,11 @@ impl Scale {
     }
 }
 
-/// A whole number of a unit. Written as NumPy does after `datetime64`: `[ns]`, `[25us]`, or empty for no unit.
+/// A whole number of a unit. Written as NumPy does after `datetime64`: `[ns]`, `[25us]`, or empty
+/// for no unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-// Every object has a unit. Without padding an announcement fits into 128 bytes, up to which it is moved without a call.
+// Every object has a unit. Without padding an announcement fits into 128 bytes, up to which it is
+// moved without a call.
 #[repr(Rust, packed)]
 pub struct Unit {
     count: u32,

@@ -1,7 +1,7 @@
 //! Validation of messages: contradictory numbers, and lists above their limits.
 //!
-//! Checks one message at a time. Checks that depend on the sender or on the receiver's state are in the file `permit`
-//! of [`crate::node`].
+//! Checks one message at a time. Checks that depend on the sender or on the receiver's state are in
+//! the file `permit` of [`crate::node`].
 
 use core::ops::Range;
 
@@ -21,7 +21,8 @@ use crate::{
 };
 
 impl Message {
-    /// Whether the message is well-formed. A malformed message comes from a broken peer and is dropped.
+    /// Whether the message is well-formed. A malformed message comes from a broken peer and is
+    /// dropped.
     pub fn is_valid(&self) -> bool {
         let are_whole = match self {
             Self::Announce(announce) => announce.is_valid(),
@@ -123,8 +124,8 @@ impl Answer {
     }
 }
 
-/// Whether an object can have this instance: only the node that generated an id creates its bytes, except those of a
-/// slot.
+/// Whether an object can have this instance: only the node that generated an id creates its bytes,
+/// except those of a slot.
 pub(crate) fn can_be(id: &ObjectId, instance: Instance) -> bool {
     id.is_slot() || id.minter().is_none_or(|minter| minter == instance.node)
 }

@@ -1,15 +1,17 @@
-//! Wire format: a fixed header, then a body. Contains the encoding only; [`crate::message`] defines the protocol.
+//! Wire format: a fixed header, then a body. Contains the encoding only; [`crate::message`] defines
+//! the protocol.
 //!
 //! ```text
 //!   0      4     5      6        8        12       16          24         32     48
 //!   | magic | ver | kind | shares | length | crc32c | transfer  | offset   | tag  | body ...
 //! ```
 //!
-//! All numbers are little-endian. `length` is the size of the body in bytes, `crc32c` its checksum. Control bodies are
-//! postcard. The body of `Blocks` is payload, which moves directly between the socket and shared memory.
+//! All numbers are little-endian. `length` is the size of the body in bytes, `crc32c` its checksum.
+//! Control bodies are postcard. The body of `Blocks` is payload, which moves directly between the
+//! socket and shared memory.
 //!
-//! In a sealed frame the body is encrypted and `crc32c` is masked; `tag` authenticates the 32 bytes before it and the
-//! body. In other frames `tag` is zero.
+//! In a sealed frame the body is encrypted and `crc32c` is masked; `tag` authenticates the 32 bytes
+//! before it and the body. In other frames `tag` is zero.
 
 use alloc::{string::String, vec::Vec};
 use core::{fmt, ops::Range};
@@ -64,7 +66,8 @@ pub enum FrameKind {
     Unavailable = 7,
     /// A TLS handshake follows, and the next greetings are sent inside TLS.
     Secure = 8,
-    /// The sender's own copy does not grow at the moment, because it waits too ([`crate::progress_timeout`]).
+    /// The sender's own copy does not grow at the moment, because it waits too
+    /// ([`crate::progress_timeout`]).
     KeepAlive = 9,
 }
 
@@ -89,13 +92,15 @@ impl FrameKind {
 pub struct Header {
     /// Type of the frame.
     pub kind: FrameKind,
-    /// In payload frames: number of transfers that share the sender's link, including this one. Otherwise zero.
+    /// In payload frames: number of transfers that share the sender's link, including this one.
+    /// Otherwise zero.
     pub shares: u16,
     /// Size of the body in bytes.
     pub length: u32,
     /// CRC-32C of the body.
     pub checksum: u32,
-    /// Number of the transfer on its payload connection, so that late credits do not count for the next transfer.
+    /// Number of the transfer on its payload connection, so that late credits do not count for the
+    /// next transfer.
     pub transfer: u64,
     /// Offset of the blocks in the object, or bytes granted by a credit.
     pub offset: u64,
@@ -124,7 +129,8 @@ impl Header {
         bytes
     }
 
-    /// Decodes a header, and checks its length against the limit of its type before memory is allocated for the body.
+    /// Decodes a header, and checks its length against the limit of its type before memory is
+    /// allocated for the body.
     ///
     /// # Errors
     /// [`WireError`] if a stranger or a corrupt stream sent something else.
@@ -267,12 +273,14 @@ pub struct Hello {
     pub role: Role,
     /// The node that the initiator expects, if any.
     pub target: Option<NodeId>,
-    /// Increases with each handshake of the initiator. A control connection replaces those with a lower number.
+    /// Increases with each handshake of the initiator. A control connection replaces those with a
+    /// lower number.
     pub turn: u64,
     /// Whether the initiator sends its frames without sealing.
     pub no_encryption: bool,
-    /// Proofs that the initiator has the token: HMACs over secrets of this TLS connection. There is one for each
-    /// token of the initiator, at most [`TOKENS_MAX`]; none in a cluster without tokens.
+    /// Proofs that the initiator has the token: HMACs over secrets of this TLS connection. There is
+    /// one for each token of the initiator, at most [`TOKENS_MAX`]; none in a cluster without
+    /// tokens.
     pub proofs: Vec<MacBytes>,
 }
 
@@ -290,8 +298,9 @@ pub struct Welcome {
     pub proof: Option<MacBytes>,
 }
 
-/// First greeting on a payload connection to a node with an existing control connection. The request follows at once,
-/// sealed with keys that both nodes derive from the secret of the control connection and the nonce.
+/// First greeting on a payload connection to a node with an existing control connection. The
+/// request follows at once, sealed with keys that both nodes derive from the secret of the control
+/// connection and the nonce.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Resume {
     /// The initiator.
@@ -315,8 +324,8 @@ pub enum Greeting {
     Resume(Resume),
     /// The reply to `Resume`: proof that the acceptor is the node that the initiator expects.
     Resumed(MacBytes),
-    /// On a [`Role::Relay`], sealed: connect to this member. After [`Greeting::Admitted`] the acceptor forwards bytes
-    /// in both directions unchanged.
+    /// On a [`Role::Relay`], sealed: connect to this member. After [`Greeting::Admitted`] the
+    /// acceptor forwards bytes in both directions unchanged.
     Relay(NodeId),
     /// The reply to `Relay`, sealed.
     Admitted,
@@ -352,7 +361,8 @@ pub enum FetchTarget {
         instance: Instance,
         /// Missing ranges, in the order to send them.
         ranges: Vec<Range<u64>>,
-        /// Whether a reduce orders the holder to produce the copy. The holder may not have received that order yet.
+        /// Whether a reduce orders the holder to produce the copy. The holder may not have received
+        /// that order yet.
         ordered: bool,
     },
     /// The stream of one position of a reduce.

@@ -35,8 +35,8 @@ type Unix<'a> = &'a dyn Fn(Instant) -> f64;
 
 /// Writes all lists, and how many rows of each were omitted.
 pub(super) fn write(json: &mut Json, recorder: &Recorder, machine: &Machine, unix: Unix<'_>) {
-    // A reader takes a transfer without a row for one that has ended. Thus those that begin may lack
-    // one, not those that had one.
+    // A reader takes a transfer without a row for one that has ended. Thus those that begin may
+    // lack one, not those that had one.
     let mut transfers: Vec<_> = recorder.transfers.iter().filter(|(_, it)| it.is_running).collect();
     transfers.sort_unstable_by_key(|(instance, it)| (it.since, instance.node, instance.serial));
     let all = [

@@ -1,4 +1,5 @@
-//! Every request inside and outside a prefix, with and without its verb. No chain of caveats extends rights.
+//! Every request inside and outside a prefix, with and without its verb. No chain of caveats
+//! extends rights.
 
 use alloc::{boxed::Box, vec};
 

@@ -1,8 +1,9 @@
-//! Accounts of what an owner stores for other members: directory entries and the bytes of small objects. Also the
-//! number of recorded objects.
+//! Accounts of what an owner stores for other members: directory entries and the bytes of small
+//! objects. Also the number of recorded objects.
 //!
-//! Each member has an account, which is charged for what it announces. Dropping a [`Charge`] or an [`EntryCharge`]
-//! refunds it, whether by a deletion, a loss, or another object of the name. Does not know entries.
+//! Each member has an account, which is charged for what it announces. Dropping a [`Charge`] or an
+//! [`EntryCharge`] refunds it, whether by a deletion, a loss, or another object of the name. Does
+//! not know entries.
 
 use alloc::{collections::BTreeMap, sync::Arc};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -89,7 +90,8 @@ impl Drop for Charge {
     }
 }
 
-/// The bytes of a small object. Those of this node's own objects are in its store already, and are not charged.
+/// The bytes of a small object. Those of this node's own objects are in its store already, and are
+/// not charged.
 #[derive(Debug)]
 pub(super) struct StoredInline {
     pub(super) bytes: Inline,
@@ -141,7 +143,8 @@ impl Accounts {
         Some(self.open_granted(from))
     }
 
-    /// Charges a member for the entry of a name that was granted to a reduce, and therefore is not refused any more.
+    /// Charges a member for the entry of a name that was granted to a reduce, and therefore is not
+    /// refused any more.
     pub(super) fn open_granted(&mut self, from: NodeId) -> EntryCharge {
         let account = self.account(from).clone();
         account.entries.fetch_add(1, Relaxed);
@@ -158,7 +161,8 @@ impl Accounts {
         self.by.entry(from).or_insert_with(new)
     }
 
-    /// Copies an announcement that is handled later: without its bytes if there is no capacity for them.
+    /// Copies an announcement that is handled later: without its bytes if there is no capacity for
+    /// them.
     pub(super) fn hold(&mut self, from: NodeId, announce: &Announce) -> (Announce, Option<Charge>) {
         let mut held = announce.clone();
         let mut charge = None;
@@ -181,7 +185,8 @@ impl Accounts {
 mod tests {
     use super::*;
 
-    /// Goal: no member exceeds its share, all together do not exceed the limit, and drops are refunded.
+    /// Goal: no member exceeds its share, all together do not exceed the limit, and drops are
+    /// refunded.
     #[test]
     fn a_charge_is_given_back_when_it_is_dropped() {
         let mut accounts = Accounts::new(100, 0);

@@ -1,11 +1,12 @@
 //! Comparison of receivers while no rate is known.
 //!
-//! Slow is relative ([`super::rebalance`]). In a cluster that has moved nothing, the first receiver of an object may be
-//! slow, or the network may be. So while its transfer would take long and there is no other branch, one more receiver
-//! gets the object from the root:
+//! Slow is relative ([`super::rebalance`]). In a cluster that has moved nothing, the first receiver
+//! of an object may be slow, or the network may be. So while its transfer would take long and there
+//! is no other branch, one more receiver gets the object from the root:
 //!
 //! - One of the two is much slower: it is slow, and the usual rules apply.
-//! - The other's rate has dropped: the root's link is full. The new receiver moves behind the other one.
+//! - The other's rate has dropped: the root's link is full. The new receiver moves behind the other
+//!   one.
 //! - Neither: both may be slow. One more receiver is compared.
 //!
 //! Does not know what follows for a slow node.
@@ -20,17 +21,20 @@ use super::{
 };
 use crate::{id::NodeId, time::Instant};
 
-/// The remaining time of a transfer from which a comparison is worth it: for a short time it halves the rate.
+/// The remaining time of a transfer from which a comparison is worth it: for a short time it halves
+/// the rate.
 const WORTH_NS: u64 = 500_000_000;
 
-/// Time after which a report shows the effect of a second receiver on the first: an earlier one covers a time before.
+/// Time after which a report shows the effect of a second receiver on the first: an earlier one
+/// covers a time before.
 const SHARED_NS: u64 = 60_000_000;
 
 /// The maximum number of comparisons for one object.
 const PROBES_MAX: u32 = 3;
 
 impl Live {
-    /// The rate of a receiver that may be slow, if nothing shows whether it is, and its transfer would take long.
+    /// The rate of a receiver that may be slow, if nothing shows whether it is, and its transfer
+    /// would take long.
     pub(super) fn unproven_rate(
         &mut self,
         now: Instant,
@@ -49,8 +53,8 @@ impl Live {
         (is_unproven && self.tree.lineage(node)?.is_complete).then_some(rate)
     }
 
-    /// Begins to compare a receiver that gets its bytes from `root` with one about which nothing is known. Returns
-    /// whether there is such a receiver, and no other comparison.
+    /// Begins to compare a receiver that gets its bytes from `root` with one about which nothing is
+    /// known. Returns whether there is such a receiver, and no other comparison.
     pub(super) fn begin_probe(
         &mut self,
         now: Instant,
@@ -75,8 +79,8 @@ impl Live {
         true
     }
 
-    /// Handles the report of a receiver: concludes a comparison, or begins one. Returns the receiver to be moved, and
-    /// its new source.
+    /// Handles the report of a receiver: concludes a comparison, or begins one. Returns the
+    /// receiver to be moved, and its new source.
     pub(super) fn compare(
         &mut self,
         context: &Context<'_>,

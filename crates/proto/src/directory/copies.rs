@@ -1,8 +1,9 @@
 //! Announcements and withdrawals of copies by their holders.
 //!
-//! Of two instances under one name, every owner keeps the same one, whichever it received first: the lower of those
-//! that are pinned somewhere. An owner that may have missed the end of the recorded instance accepts the other one,
-//! and requests confirmation from the holders (`Reannounce`).
+//! Of two instances under one name, every owner keeps the same one, whichever it received first:
+//! the lower of those that are pinned somewhere. An owner that may have missed the end of the
+//! recorded instance accepts the other one, and requests confirmation from the holders
+//! (`Reannounce`).
 
 use alloc::{boxed::Box, format};
 
@@ -27,8 +28,8 @@ use crate::{
 };
 
 impl Directory {
-    /// Records that a node has a copy or a part of one, or claims a name. Returns false if no node waits for the
-    /// object.
+    /// Records that a node has a copy or a part of one, or claims a name. Returns false if no node
+    /// waits for the object.
     pub(super) fn announce(
         &mut self,
         context: &mut Context<'_>,
@@ -54,7 +55,8 @@ impl Directory {
         is_awaited
     }
 
-    /// Whether the announced instance has the name, or gets it now. If not, its holder gets the reason, or later a reply.
+    /// Whether the announced instance has the name, or gets it now. If not, its holder gets the
+    /// reason, or later a reply.
     fn has_name(&mut self, context: &mut Context<'_>, from: NodeId, announce: &Announce) -> bool {
         let members = context.members;
         let Announce { id, instance, claim, .. } = announce;
@@ -102,7 +104,8 @@ impl Directory {
         entry.yields_name(from, announce, members, context.outbox)
     }
 
-    /// Keeps the announcement of another instance until this owner has caught up. Returns false if too many are kept.
+    /// Keeps the announcement of another instance until this owner has caught up. Returns false if
+    /// too many are kept.
     fn park(&mut self, from: NodeId, announce: &Announce) -> bool {
         self.parked.retain(|parked| !parked.is(from, announce.instance));
         if self.parked.len() >= PARKED_MAX {
@@ -114,8 +117,9 @@ impl Directory {
         true
     }
 
-    /// Records the holder of an instance that has the name, and its bytes if there is capacity for them. Ends the
-    /// reservation that it fulfills. Returns `None` if the member has too many entries.
+    /// Records the holder of an instance that has the name, and its bytes if there is capacity for
+    /// them. Ends the reservation that it fulfills. Returns `None` if the member has too many
+    /// entries.
     fn record(
         &mut self,
         context: &mut Context<'_>,
@@ -151,7 +155,8 @@ impl Directory {
         if let Progress::Inline(bytes) = &announce.progress
             && live.inline.is_none()
         {
-            // Objects made by this node are not charged: its store has their bytes as long as the entry has.
+            // Objects made by this node are not charged: its store has their bytes as long as the
+            // entry has.
             let is_mine = instance.node == me;
             let charge = (!is_mine).then(|| self.accounts.charge(from, bytes.len())).flatten();
             (is_brought, has_room) = (true, is_mine || charge.is_some());
@@ -172,8 +177,8 @@ impl Directory {
         Some(Recorded { is_news, has_room, lacks_bytes, has_questions })
     }
 
-    /// The reply to the put of a slot that takes no object any more. While it is open, an object that can't be completed
-    /// gives way.
+    /// The reply to the put of a slot that takes no object any more. While it is open, an object
+    /// that can't be completed gives way.
     fn refuse_fill(&mut self, announce: &Announce, context: &mut Context<'_>) -> Option<Message> {
         let Announce { id, instance, claim, .. } = announce;
         if !*claim || !id.is_slot() {
@@ -198,9 +203,10 @@ impl Directory {
         })
     }
 
-    /// Drops or requests the bytes of a small object, after waiting nodes have received them. Without capacity the
-    /// bytes are dropped, and requested from a holder when needed. With capacity, missing bytes are requested: those
-    /// that were dropped before, or that were not part of the announcement.
+    /// Drops or requests the bytes of a small object, after waiting nodes have received them.
+    /// Without capacity the bytes are dropped, and requested from a holder when needed. With
+    /// capacity, missing bytes are requested: those that were dropped before, or that were not part
+    /// of the announcement.
     fn store_bytes(
         &mut self,
         id: &ObjectId,
@@ -245,8 +251,8 @@ impl Directory {
         self.forget_if_empty(id);
     }
 
-    /// Removes a holder that has no such copy according to a requester that was sent there. Requesters are sent there
-    /// again only after the holder has announced its copy again.
+    /// Removes a holder that has no such copy according to a requester that was sent there.
+    /// Requesters are sent there again only after the holder has announced its copy again.
     pub(super) fn verify_copy(
         &mut self,
         context: &mut Context<'_>,
@@ -267,9 +273,11 @@ impl Directory {
         }
     }
 
-    /// Whether `holder` refused `requester` after its last announcement, to the knowledge of this owner.
+    /// Whether `holder` refused `requester` after its last announcement, to the knowledge of this
+    /// owner.
     pub(super) fn is_refusal_news(&self, id: &ObjectId, requester: NodeId, holder: NodeId) -> bool {
-        // If the refusal was older, but the copy is gone anyway, the next requester that is sent there reports it.
+        // If the refusal was older, but the copy is gone anyway, the next requester that is sent
+        // there reports it.
         match self.holder(id, requester).and_then(|requester| requester.located) {
             Some(located) => self.was_announced_before(id, holder, located),
             None => self.holder(id, holder).is_none_or(|holder| holder.announced_at.is_none()),
@@ -351,10 +359,12 @@ impl Before {
     }
 }
 
-/// Charges a member for the entry of an instance that it announces first; `None` if this node made the object.
+/// Charges a member for the entry of an instance that it announces first; `None` if this node made
+/// the object.
 ///
 /// # Errors
-/// `Err` if the member has too many entries. The name of a reduce is granted already, and not refused any more.
+/// `Err` if the member has too many entries. The name of a reduce is granted already, and not
+/// refused any more.
 fn charge_entry(
     entry: &Entry,
     from: NodeId,
@@ -374,18 +384,20 @@ fn charge_entry(
 impl Entry {
     /// The reply to an announcement that the reservation or the instance of the name rules out.
     fn refuse(&self, announce: &Announce) -> Option<Message> {
-        // A claim is for another object than the reserved one, even if the same node reserved the name.
+        // A claim is for another object than the reserved one, even if the same node reserved the
+        // name.
         let is_claim = announce.claim && !announce.id.is_slot();
         if let Some(reserved) = self.reserved.as_ref().filter(|_| is_claim) {
             return Some(announce.claimed(Some(reserved.instance.node)));
         }
-        // An instance has one size and shape. With another, this owner itself would send malformed messages.
+        // An instance has one size and shape. With another, this owner itself would send malformed
+        // messages.
         let is_other = self.live.as_ref().is_some_and(|live| live.contradicts(announce));
         is_other.then(|| announce.refused(None))
     }
 
-    /// Ends a reservation of the name for another object than the announced one: two owners that did not know of each
-    /// other granted the name, and the object that already exists keeps it.
+    /// Ends a reservation of the name for another object than the announced one: two owners that
+    /// did not know of each other granted the name, and the object that already exists keeps it.
     fn end_other_reservation(&mut self, announce: &Announce, outbox: &mut Outbox) {
         let Announce { id, instance, .. } = announce;
         let is_other = |reserved: &mut Box<Reserved>| {
@@ -432,7 +444,8 @@ impl Entry {
         let Announce { id, instance, claim, .. } = announce;
         let mut is_void = self.is_buried(now, instance);
         if let Some(tombstone) = &mut self.tombstone {
-            // A result, or the next attempt at it, which its maker announced before it received the deletion.
+            // A result, or the next attempt at it, which its maker announced before it received the
+            // deletion.
             let is_earlier = |(node, dropped): &(NodeId, Instance)| {
                 *node == from && dropped.node == instance.node && dropped.serial < instance.serial
             };
@@ -441,8 +454,8 @@ impl Entry {
                 tombstone.known_to.clear();
                 tombstone.dropping.insert((from, *instance));
             }
-            // A deletion of a generated id applies to all instances of it, a deletion of a name only to those that
-            // ended.
+            // A deletion of a generated id applies to all instances of it, a deletion of a name
+            // only to those that ended.
             is_void |= id.minter().is_some() || tombstone.instances.contains(instance);
         }
         if !is_void || mutants::is_active(Mutant::ForgetsDeletions) {
@@ -461,8 +474,8 @@ impl Entry {
         true
     }
 
-    /// Whether the announced instance has the name, or takes it from another instance, whose holders then drop or
-    /// confirm it.
+    /// Whether the announced instance has the name, or takes it from another instance, whose
+    /// holders then drop or confirm it.
     fn yields_name(
         &mut self,
         from: NodeId,
@@ -478,16 +491,18 @@ impl Entry {
         let is_lost = self.is_lost();
         let is_other = |live: &mut Live| live.instance != *instance;
         let Some(other) = self.live.take_if(is_other) else { return true };
-        // A later epoch of the same maker replaces its earlier ones. If two objects were put under one name while
-        // their nodes did not agree on its owner, every owner keeps the lower one; otherwise both would be dropped.
+        // A later epoch of the same maker replaces its earlier ones. If two objects were put under
+        // one name while their nodes did not agree on its owner, every owner keeps the lower one;
+        // otherwise both would be dropped.
         let replaces = if other.instance.node == instance.node {
-            // The maker's latest announcement counts: the former owner may have granted the name to the instance with
-            // the lower serial.
+            // The maker's latest announcement counts: the former owner may have granted the name to
+            // the instance with the lower serial.
             other.instance.serial < instance.serial || from == instance.node && !*claim
         } else if minter.is_some() {
             is_first && is_lost
         } else {
-            // A pinned copy wins over cached copies without one: the other owner may know of none of those.
+            // A pinned copy wins over cached copies without one: the other owner may know of none
+            // of those.
             is_lost || *pinned && (*instance < other.instance || !other.has_pinned())
         };
         let is_sticky = mutants::is_active(Mutant::KeepsFirstAnnounced) && !is_lost;
@@ -495,7 +510,8 @@ impl Entry {
         if is_void || is_doubtful {
             for holder in other.tree.nodes().filter(|holder| *holder != from) {
                 let (id, instance) = (id.clone(), other.instance);
-                // The other owner may keep the instance that this one doubts, and refuse the announced one.
+                // The other owner may keep the instance that this one doubts, and refuse the
+                // announced one.
                 let message = match is_void {
                     true => Message::Drop { id, instance, error: None },
                     false => Message::Reannounce { id, instance },
@@ -546,8 +562,9 @@ impl Live {
         match source {
             _ if is_moving => {}
             None => self.tree.detach(from),
-            // Two owners that did not know of each other's assignments can make copies receive from each other. Only
-            // the primary owner breaks the circle: if both did, both sides might restart forever.
+            // Two owners that did not know of each other's assignments can make copies receive from
+            // each other. Only the primary owner breaks the circle: if both did, both sides might
+            // restart forever.
             Some(source) if !self.tree.attach(from, source) && is_primary_owner => {
                 outbox.push((from, announce.refused(None)));
             }

@@ -6,9 +6,10 @@
 //!                   +------------------------------> Deleted, to the requesters
 //! ```
 //!
-//! A new owner may receive a deletion before the holders have announced their copies. For a grace period after a
-//! membership change it delays the reply for a name whose state is not certain. Until the grace period ends, or a put
-//! claims the name, it makes holders drop every copy that they announce, of any instance.
+//! A new owner may receive a deletion before the holders have announced their copies. For a grace
+//! period after a membership change it delays the reply for a name whose state is not certain.
+//! Until the grace period ends, or a put claims the name, it makes holders drop every copy that
+//! they announce, of any instance.
 
 use alloc::{boxed::Box, collections::BTreeSet, vec::Vec};
 
@@ -53,7 +54,8 @@ impl Directory {
         if id.minter().is_none() {
             self.drop_what_waits(context, id);
         }
-        // Holders of a deleted name may not have announced their copies here yet. Then the reply is delayed.
+        // Holders of a deleted name may not have announced their copies here yet. Then the reply is
+        // delayed.
         let is_unheard = !is_sure
             && id.minter().is_none()
             && !mutants::is_active(Mutant::DeletesBeforeReannouncement);
@@ -88,7 +90,8 @@ impl Directory {
         }
     }
 
-    /// Buries an announced instance of a name that was deleted before, and makes its holder drop it.
+    /// Buries an announced instance of a name that was deleted before, and makes its holder drop
+    /// it.
     pub(super) fn drop_deleted(
         &mut self,
         context: &mut Context<'_>,
@@ -109,7 +112,8 @@ impl Directory {
         context.outbox.push((from, announce.refused(Some(error))));
     }
 
-    /// Sends the replies that were delayed until the holders have had time to announce their copies.
+    /// Sends the replies that were delayed until the holders have had time to announce their
+    /// copies.
     pub(super) fn answer_delayed(&mut self, context: &mut Context<'_>, id: &ObjectId) {
         if let Some(entry) = self.entries.get_mut(id) {
             entry.answer_deletions(context.now, &mut self.asked, context.outbox);
@@ -117,8 +121,8 @@ impl Directory {
         self.settle_latest(context, id);
     }
 
-    /// Forwards a deletion to the owners, if this node is not one of them. The sender's membership view is stale, and
-    /// the sender does not repeat the deletion when its view changes.
+    /// Forwards a deletion to the owners, if this node is not one of them. The sender's membership
+    /// view is stale, and the sender does not repeat the deletion when its view changes.
     pub(super) fn forward_to_owners(&mut self, id: &ObjectId, context: &mut Context<'_>) {
         let members = context.members;
         let owners = members.owners(id);
@@ -144,10 +148,11 @@ impl Directory {
         }
     }
 
-    /// Returns the end of the object if it applies to a request from a node that has, or has not, `seen` the object. A
-    /// deleted name is free: a later request waits for the next put. But a pruned version counts as gone while a newer
-    /// one is live, because a program that follows [`crate::question::Question::Latest`] may request it late. Only the primary owner
-    /// has entries of all live versions.
+    /// Returns the end of the object if it applies to a request from a node that has, or has not,
+    /// `seen` the object. A deleted name is free: a later request waits for the next put. But a
+    /// pruned version counts as gone while a newer one is live, because a program that follows
+    /// [`crate::question::Question::Latest`] may request it late. Only the primary owner has
+    /// entries of all live versions.
     pub(super) fn end_for(
         &mut self,
         context: &mut Context<'_>,
@@ -176,7 +181,8 @@ impl Directory {
         id.is_slot_of(members.me()) && !self.entries.get(id).is_some_and(can_come)
     }
 
-    /// Ends an object: every holder drops it, waiting nodes get the reason, and a tombstone remembers it for a while.
+    /// Ends an object: every holder drops it, waiting nodes get the reason, and a tombstone
+    /// remembers it for a while.
     pub(super) fn bury(
         &mut self,
         context: &mut Context<'_>,
@@ -213,8 +219,8 @@ impl Directory {
             dropping.insert((reserved.node, reserved));
             instances.push(reserved);
         }
-        // Later requesters wait for another object, which is not lost with this one. A reservation whose node is gone
-        // still has to end.
+        // Later requesters wait for another object, which is not lost with this one. A reservation
+        // whose node is gone still has to end.
         if entry.reserved.is_none() {
             entry.orphan_since = None;
         }
@@ -235,7 +241,8 @@ impl Directory {
         self.remember(now, id);
     }
 
-    /// Remembers instances of a name that must not come back, while the name refers to another instance.
+    /// Remembers instances of a name that must not come back, while the name refers to another
+    /// instance.
     pub(super) fn bury_older(
         &mut self,
         context: &mut Context<'_>,
@@ -257,8 +264,8 @@ impl Directory {
         }
     }
 
-    /// Remembers what happened to an object for [`TOMBSTONE_NS`], or until [`REMEMBERED_MAX`] newer events exist. An
-    /// object whose copies are not all dropped is not forgotten early.
+    /// Remembers what happened to an object for [`TOMBSTONE_NS`], or until [`REMEMBERED_MAX`] newer
+    /// events exist. An object whose copies are not all dropped is not forgotten early.
     pub(super) fn remember(&mut self, now: Instant, id: &ObjectId) {
         self.remembered.push_back((now + TOMBSTONE_NS, id.clone()));
         while self.remembered.len() > REMEMBERED_MAX {
@@ -293,8 +300,8 @@ pub(super) fn slot_ended(id: &ObjectId) -> Error {
 impl Entry {
     /// Frees a deleted name for another instance.
     pub(super) fn reuse(&mut self, context: &mut Context<'_>, open: &mut OpenQuestions) {
-        // The name refers to another object now: the client that deleted the old one need not wait for its last
-        // copies.
+        // The name refers to another object now: the client that deleted the old one need not wait
+        // for its last copies.
         let deleters = self.close_all(Kind::Delete, |_| true, open);
         context.outbox.extend(deleters.into_iter().map(|asker| answer(asker, Answer::Deleted)));
         if let Some(tombstone) = self.tombstone.take() {

@@ -1,7 +1,7 @@
 //! The entries of a directory, and the membership changes that are not applied to all of them yet.
 //!
-//! Each entry has the number of the last change that was applied to it. This module does not know what a change does
-//! to an entry.
+//! Each entry has the number of the last change that was applied to it. This module does not know
+//! what a change does to an entry.
 
 use alloc::{
     boxed::Box,
@@ -22,14 +22,15 @@ use crate::{
 /// How much one event of a membership change handles.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Slice {
-    /// Visits of a walk: one lease, request, copy or entry each, with the owners of one object. 1 to 2 us up to 64 members;
-    /// larger clusters have fewer visits.
+    /// Visits of a walk: one lease, request, copy or entry each, with the owners of one object. 1
+    /// to 2 us up to 64 members; larger clusters have fewer visits.
     pub entries: usize,
     /// Pause until the next slice, at least 1 ns.
     pub pause_ns: u64,
 }
 
-/// Members up to which a slice has its full number of entries: their owners are found among all members.
+/// Members up to which a slice has its full number of entries: their owners are found among all
+/// members.
 const MEMBERS_OF_FULL_SLICES: usize = 64;
 
 impl Slice {
@@ -58,7 +59,8 @@ pub(super) enum EntryChange {
 /// Changes of owners, as one.
 #[derive(Clone, Debug)]
 pub(super) struct OwnerChanges {
-    /// The nodes that were a member after any of them: an owner among those was an owner after each.
+    /// The nodes that were a member after any of them: an owner among those was an owner after
+    /// each.
     pub(super) members: Arc<Members>,
     /// Nodes that have lost what was announced to them.
     pub(super) rejoined: BTreeSet<NodeId>,
@@ -84,7 +86,8 @@ pub(super) struct News {
 /// All entries, and the changes that are not applied to all of them yet.
 #[derive(Debug, Default)]
 pub(super) struct Entries {
-    /// Boxed, because the nodes of the tree have room for up to twice as many entries as they contain.
+    /// Boxed, because the nodes of the tree have room for up to twice as many entries as they
+    /// contain.
     all: BTreeMap<ObjectId, Box<Entry>>,
     /// Oldest first; the last one has the number `last`.
     changes: VecDeque<EntryChange>,
@@ -103,7 +106,8 @@ impl Entries {
         self.all.get_mut(id).map(Box::as_mut)
     }
 
-    /// Returns the entry of an object; creates an empty one, to which all changes are applied, if it is missing.
+    /// Returns the entry of an object; creates an empty one, to which all changes are applied, if
+    /// it is missing.
     pub(super) fn open(&mut self, id: &ObjectId) -> &mut Entry {
         let new = || Box::new(Entry::new(self.last));
         self.all.entry(id.clone()).or_insert_with(new)
@@ -207,7 +211,8 @@ impl Entries {
         self.last.wrapping_sub(number)
     }
 
-    /// Forgets the changes up to this one: they are applied everywhere. The next walk applies the others.
+    /// Forgets the changes up to this one: they are applied everywhere. The next walk applies the
+    /// others.
     pub(super) fn forget_changes(&mut self, number: u32) {
         let later = self.changes.len().min(self.age(number) as usize);
         self.changes.drain(..self.changes.len() - later);

@@ -1,4 +1,5 @@
-//! The directory entry of one object: its live state or the reason why it is gone, and who waits for it.
+//! The directory entry of one object: its live state or the reason why it is gone, and who waits
+//! for it.
 //!
 //! Does not know messages, time, or which holder sends to which.
 
@@ -28,8 +29,8 @@ use crate::{
     time::Instant,
 };
 
-/// Directory entry of one object. There can be millions, most of them live and without requesters: rare parts are
-/// boxed.
+/// Directory entry of one object. There can be millions, most of them live and without requesters:
+/// rare parts are boxed.
 #[derive(Debug, Default)]
 pub(super) struct Entry {
     pub(super) live: Option<Live>,
@@ -37,11 +38,11 @@ pub(super) struct Entry {
     /// Earlier instances of the name, and until when each is remembered.
     buried: Option<Box<FormerInstances>>,
     pub(super) questions: Option<Box<EntryQuestions>>,
-    /// The instance whose last copy was lost, and until when it is remembered. Its holder may come back, and then must
-    /// learn of a deletion that happened meanwhile.
+    /// The instance whose last copy was lost, and until when it is remembered. Its holder may come
+    /// back, and then must learn of a deletion that happened meanwhile.
     pub(super) lost: Option<Box<(Instance, Instant)>>,
-    /// The client or reduce for which the name is reserved. If `orphan_since` is set too, its node is gone, and only
-    /// that node can still repeat the reservation.
+    /// The client or reduce for which the name is reserved. If `orphan_since` is set too, its node
+    /// is gone, and only that node can still repeat the reservation.
     pub(super) reserved: Option<Box<Reserved>>,
     /// When the last copy was lost that is complete or can still become complete.
     pub(super) orphan_since: Option<Instant>,
@@ -51,7 +52,8 @@ pub(super) struct Entry {
     pub(super) changes_seen: u32,
 }
 
-/// A name that is reserved for an object of a client, or for the result of a reduce; or a slot that is not filled.
+/// A name that is reserved for an object of a client, or for the result of a reduce; or a slot that
+/// is not filled.
 #[derive(Debug)]
 pub(super) struct Reserved {
     /// Identifies the reservation.
@@ -94,7 +96,8 @@ pub(super) struct Tombstone {
 }
 
 impl Tombstone {
-    /// Creates a tombstone for `instances`, which are gone because of `error`, remembered until `until`.
+    /// Creates a tombstone for `instances`, which are gone because of `error`, remembered until
+    /// `until`.
     pub(super) fn new(
         id: &ObjectId,
         mut instances: Vec<Instance>,
@@ -109,7 +112,8 @@ impl Tombstone {
             instances.drain(..instances.len() - BURIED_MAX);
         }
         instances.shrink_to_fit();
-        // If the deletion of an input ended a result, the error names the input: then it is kept as the reason.
+        // If the deletion of an input ended a result, the error names the input: then it is kept as
+        // the reason.
         let is_deleted = matches!(&error, Error::ObjectDeleted { id: deleted } if deleted == id);
         let reason = (!is_deleted).then(|| Box::new(error.shortened(REMEMBERED_WORDS_BYTES)));
         let (dropping, known_to) = (BTreeSet::new(), Vec::new());
@@ -122,7 +126,8 @@ impl Tombstone {
         reason.cloned().unwrap_or_else(|| Error::ObjectDeleted { id: id.clone() })
     }
 
-    /// Whether it applies to a request for `id` from a node that has, or has not, `seen` the object.
+    /// Whether it applies to a request for `id` from a node that has, or has not, `seen` the
+    /// object.
     pub(super) fn concerns(&self, id: &ObjectId, seen: bool) -> bool {
         seen || id.is_unique() || self.reason.is_some()
     }
@@ -154,7 +159,8 @@ impl Tombstone {
         }
     }
 
-    /// Sends the drop requests again: a holder that did not consider this node an owner has ignored them.
+    /// Sends the drop requests again: a holder that did not consider this node an owner has ignored
+    /// them.
     pub(super) fn drop_again(&self, id: &ObjectId, outbox: &mut Outbox) {
         for (holder, instance) in &self.dropping {
             let (id, instance, error) = (id.clone(), *instance, Some(self.error(id)));
@@ -198,14 +204,17 @@ impl Entry {
         self.live.is_some() && !self.is_lost()
     }
 
-    /// Whether its last instance can no longer be completed, so that another instance may take its place.
+    /// Whether its last instance can no longer be completed, so that another instance may take its
+    /// place.
     pub(super) fn is_lost(&self) -> bool {
-        // While the name is reserved, `orphan_since` is not set, even if no node has the earlier object.
+        // While the name is reserved, `orphan_since` is not set, even if no node has the earlier
+        // object.
         let is_void = |live: &Live| live.inline.is_none() && live.tree.is_empty();
         self.orphan_since.is_some() || self.live.as_ref().is_some_and(is_void)
     }
 
-    /// Whether this node did not own the entry for a while, and may have missed what happened to its name.
+    /// Whether this node did not own the entry for a while, and may have missed what happened to
+    /// its name.
     pub(super) fn is_doubtful(&self) -> bool {
         self.stray_until != Instant::default()
     }
@@ -217,13 +226,15 @@ impl Entry {
         live.or(reserved).map(|instance| instance.node)
     }
 
-    /// Frees a name that a node reserved which is gone, for another instance than that of the reservation.
+    /// Frees a name that a node reserved which is gone, for another instance than that of the
+    /// reservation.
     pub(super) fn free_if_lost(&mut self, instance: &Instance) {
         let is_lost = self.orphan_since.is_some();
         self.reserved.take_if(|reserved| is_lost && reserved.instance != *instance);
     }
 
-    /// Remembers `instances` as earlier instances of the name, and forgets those whose time has passed.
+    /// Remembers `instances` as earlier instances of the name, and forgets those whose time has
+    /// passed.
     pub(super) fn bury(&mut self, now: Instant, instances: &[Instance], until: Instant) {
         let mut buried = self.buried.take().unwrap_or_default();
         buried.0.retain(|_, until| *until > now);
@@ -261,7 +272,8 @@ impl Entry {
         self.bury(then, &[], then);
     }
 
-    /// Starts the grace period before the loss is reported to requesters, if no remaining node can have the object.
+    /// Starts the grace period before the loss is reported to requesters, if no remaining node can
+    /// have the object.
     pub(super) fn check_orphan(
         &mut self,
         now: Instant,
@@ -274,8 +286,8 @@ impl Entry {
             Some(_) if id.is_slot_of(members.me()) => {
                 self.live.is_none() || self.reserved.is_some()
             }
-            // While the minter is a member it has the object, makes it, or reports that it cannot: a reduce may
-            // restart.
+            // While the minter is a member it has the object, makes it, or reports that it cannot:
+            // a reduce may restart.
             Some(minter) => {
                 let gave_it_up = self.live.as_ref().and_then(|live| live.abandoned_by.as_deref())
                     == Some(&minter);
@@ -304,12 +316,14 @@ impl Entry {
             && self.orphan_since.is_none()
     }
 
-    /// Whether a node that deleted the name has no reply yet, because holders may still announce copies.
+    /// Whether a node that deleted the name has no reply yet, because holders may still announce
+    /// copies.
     pub(super) fn has_deleters(&self) -> bool {
         self.open(Kind::Delete).any(|(_, question)| question.until.is_some())
     }
 
-    /// Requests the bytes of a small object from a holder, if requesters wait for them and this owner lacks them.
+    /// Requests the bytes of a small object from a holder, if requesters wait for them and this
+    /// owner lacks them.
     pub(super) fn seek_bytes(&mut self, id: &ObjectId, outbox: &mut Outbox) {
         let is_wanted = self.has_open(Kind::Source) || self.has_open(Kind::Watch);
         if let Some(live) = self.live.as_mut().filter(|_| is_wanted) {
@@ -344,7 +358,8 @@ impl Entry {
         }
     }
 
-    /// Replies to the nodes that deleted the object, once no copy is left that a node could be sent to.
+    /// Replies to the nodes that deleted the object, once no copy is left that a node could be sent
+    /// to.
     pub(super) fn answer_deletions(
         &mut self,
         now: Instant,
@@ -358,8 +373,8 @@ impl Entry {
         }
     }
 
-    /// Reports the end of the object to the waiting nodes for which `concerns` returns true, given whether they have
-    /// seen it.
+    /// Reports the end of the object to the waiting nodes for which `concerns` returns true, given
+    /// whether they have seen it.
     pub(super) fn notify_gone(
         &mut self,
         id: &ObjectId,

@@ -1,4 +1,5 @@
-//! The open questions of one entry: opens and closes them, together with the record of where they are.
+//! The open questions of one entry: opens and closes them, together with the record of where they
+//! are.
 
 use alloc::vec::Vec;
 
@@ -48,7 +49,8 @@ impl Entry {
         meant
     }
 
-    /// Closes the questions for a newer name whose nodes do not have this version, and returns them.
+    /// Closes the questions for a newer name whose nodes do not have this version, and returns
+    /// them.
     pub(super) fn close_older(&mut self, version: u64, open: &mut OpenQuestions) -> Vec<Asker> {
         let Some(questions) = &self.questions else { return Vec::new() };
         let older = questions.by_version.range(..(Some(version), (NodeId(0), QuestionId(0))));

@@ -1,4 +1,5 @@
-//! Timeouts of the directory: it forgets old deletions, reports losses, and drops entries that other nodes own.
+//! Timeouts of the directory: it forgets old deletions, reports losses, and drops entries that
+//! other nodes own.
 //!
 //! Handles at most one slice at a time, so that other requests are handled in between.
 
@@ -28,8 +29,8 @@ impl Directory {
         times.into_iter().flatten().min()
     }
 
-    /// Handles everything that is due: forgets old deletions, and reports lost objects to the nodes that wait for
-    /// them.
+    /// Handles everything that is due: forgets old deletions, and reports lost objects to the nodes
+    /// that wait for them.
     pub fn expire(&mut self, context: &mut Context<'_>) {
         let (now, members) = (context.now, context.members);
         if self.catching_up_until <= now {
@@ -59,7 +60,8 @@ impl Directory {
         self.resumed_at = now + self.slice.pause_ns;
     }
 
-    /// Checks an entry whose alarm is due: an orphan, a stalled receiver, or an entry that other nodes own.
+    /// Checks an entry whose alarm is due: an orphan, a stalled receiver, or an entry that other
+    /// nodes own.
     fn expire_entry(&mut self, context: &mut Context<'_>, id: &ObjectId) {
         let (now, members) = (context.now, context.members);
         self.settle(context, id);
@@ -77,14 +79,16 @@ impl Directory {
         if !is_owner && entry.stray_until <= now && !entry.has_deleters() {
             return self.remove_entry(id);
         }
-        // A former owner receives no announcements. Requests that went to it now go to the current owners.
+        // A former owner receives no announcements. Requests that went to it now go to the current
+        // owners.
         if is_owner && lost_at.is_some_and(|lost_at| lost_at <= now) {
             self.report_loss(context, id);
         }
         self.forget_if_empty(id);
     }
 
-    /// Ends what remains of an object whose grace period is over, and reports its loss to the nodes that wait for it.
+    /// Ends what remains of an object whose grace period is over, and reports its loss to the nodes
+    /// that wait for it.
     fn report_loss(&mut self, context: &mut Context<'_>, id: &ObjectId) {
         let (now, members) = (context.now, context.members);
         let Some(entry) = self.entries.get_mut(id) else { return };
@@ -114,8 +118,8 @@ impl Directory {
                 Error::ObjectLost { id: id.clone(), detail }
             });
             entry.notify_gone(id, &error, |_| true, &mut self.asked, context.outbox);
-            // Partial copies that receive only from each other never complete. Only the primary owner has the full
-            // list of copies.
+            // Partial copies that receive only from each other never complete. Only the primary
+            // owner has the full list of copies.
             if let Some(lost) = &lost
                 && members.owners(id).primary == members.me()
             {
@@ -127,7 +131,8 @@ impl Directory {
         }
     }
 
-    /// Ends a lost object or reservation for later requesters too, until a client puts or reserves the name.
+    /// Ends a lost object or reservation for later requesters too, until a client puts or reserves
+    /// the name.
     fn end_lost(
         &mut self,
         context: &mut Context<'_>,

@@ -133,7 +133,8 @@ impl Directory {
             Message::Tombstone { id, instances, error: Some(error), pruned } => {
                 // Without instances it is not clear which object of that name has ended.
                 let is_clear = id.minter().is_some() || !instances.is_empty();
-                // A repetition is ignored: the name may have been deleted since, and the reason with it.
+                // A repetition is ignored: the name may have been deleted since, and the reason
+                // with it.
                 let tombstone = self.entries.get(id).and_then(|entry| entry.tombstone.as_ref());
                 let is_known = tombstone.is_some_and(|tombstone| {
                     instances.iter().all(|instance| tombstone.instances.contains(instance))

@@ -62,7 +62,8 @@ pub(super) struct TreeNode {
     pub(super) holder: Option<Holder>,
     pub(super) source: u32,
     pub(super) receivers: u32,
-    /// The share that it takes of its source's link, and that its receivers take of its own link, in thousandths.
+    /// The share that it takes of its source's link, and that its receivers take of its own link,
+    /// in thousandths.
     pub(super) weight: u32,
     pub(super) load: u32,
     /// When it was last moved to another source.

@@ -1,4 +1,5 @@
-//! Bytes of small objects at an owner: stored within its capacity; beyond that, they come from their holders.
+//! Bytes of small objects at an owner: stored within its capacity; beyond that, they come from
+//! their holders.
 
 use alloc::{format, string::ToString, vec, vec::Vec};
 
@@ -150,7 +151,8 @@ fn one_member_leaves_capacity_for_another() {
     assert_eq!(brought(&owner.receives(2, locate(&fourth))), (2, bytes(1)));
 }
 
-/// Goal: missing bytes are requested from the maker, and from another holder when the maker is gone.
+/// Goal: missing bytes are requested from the maker, and from another holder when the maker is
+/// gone.
 #[test]
 fn another_holder_sends_the_bytes_when_the_maker_is_gone() {
     let (mut owner, kept, other) = with_two_of_node_3();
@@ -186,7 +188,8 @@ fn an_object_without_its_bytes_is_lost_with_its_last_holder() {
     assert_eq!(brought(&owner.receives(2, locate(&kept))), (2, bytes(3)));
 }
 
-/// Goal: bytes of copies whose maker has announced nothing, and is gone, are kept within the same bounds.
+/// Goal: bytes of copies whose maker has announced nothing, and is gone, are kept within the same
+/// bounds.
 #[test]
 fn bytes_of_copies_without_a_maker_are_requested() {
     let mut owner = owner();
@@ -207,7 +210,8 @@ fn bytes_of_copies_without_a_maker_are_requested() {
 }
 
 proptest! {
-    /// Goal: after any sequence of messages, the bytes are within their limits and equal those of the entries.
+    /// Goal: after any sequence of messages, the bytes are within their limits and equal those of
+    /// the entries.
     #[test]
     fn the_accounts_are_those_of_the_entries(
         steps in prop::collection::vec((0..8usize, 1..5u64, 0..6u8), 0..200),

@@ -1,8 +1,9 @@
 //! Leases: which members have clients that took them, and which objects they keep alive.
 //!
-//! The owners of a lease record which members have clients that took it. If none has for [`LEASE_GRACE_NS`], the
-//! primary owner ends the object, or notifies the members that own objects of the job. When membership changes, nodes
-//! report their leases again, like their copies. Does not know the objects.
+//! The owners of a lease record which members have clients that took it. If none has for
+//! [`LEASE_GRACE_NS`], the primary owner ends the object, or notifies the members that own objects
+//! of the job. When membership changes, nodes report their leases again, like their copies. Does
+//! not know the objects.
 //!
 //! ```text
 //!   clients --LeaseUpdate--> owners of the job <--JobObjects-- owners of its objects
@@ -25,11 +26,13 @@ use crate::{
 
 #[derive(Debug, Default)]
 pub(super) struct Leases {
-    /// Leases that this node owns, and for a while those that it does not own in its membership view.
+    /// Leases that this node owns, and for a while those that it does not own in its membership
+    /// view.
     pub(super) all: Timed<Lease, LeaseRecord>,
     /// Objects in this shard, by the job that ends them. They may be gone since.
     pub(super) covered: BTreeMap<Name, JobObjects>,
-    /// Jobs that have ended, with the object after which the next slice begins, and when that is due.
+    /// Jobs that have ended, with the object after which the next slice begins, and when that is
+    /// due.
     pub(super) ending: BTreeMap<Name, Option<ObjectId>>,
     pub(super) resumed_at: Instant,
 }
@@ -97,8 +100,8 @@ impl Leases {
         true
     }
 
-    /// Records that clients of a member have taken or released a lease. Returns false if there are too many leases
-    /// already.
+    /// Records that clients of a member have taken or released a lease. Returns false if there are
+    /// too many leases already.
     pub(super) fn leased(
         &mut self,
         now: Instant,
@@ -116,7 +119,8 @@ impl Leases {
         })
     }
 
-    /// Records whether a member owns objects of a job. Returns false if there are too many leases already.
+    /// Records whether a member owns objects of a job. Returns false if there are too many leases
+    /// already.
     pub(super) fn has_objects(
         &mut self,
         now: Instant,
@@ -136,8 +140,8 @@ impl Leases {
         }
     }
 
-    /// Applies membership changes to a lease, up to the one with the number `last`: removes the members that are gone,
-    /// with their clients and their shards of the directory.
+    /// Applies membership changes to a lease, up to the one with the number `last`: removes the
+    /// members that are gone, with their clients and their shards of the directory.
     pub(super) fn settle(&mut self, now: Instant, lease: &Lease, removed: &[NodeId], last: u32) {
         self.all.update(lease, |record| {
             record.changes_seen = last;
@@ -153,7 +157,8 @@ impl Leases {
         });
     }
 
-    /// Keeps a lease for a while that other nodes own: this node may not know yet that it is the owner.
+    /// Keeps a lease for a while that other nodes own: this node may not know yet that it is the
+    /// owner.
     pub(super) fn keep_as_stray(&mut self, context: &Context<'_>, lease: &Lease, stray_ns: u64) {
         let (now, members) = (context.now, context.members);
         if !members.owners(&lease.place()).contains(members.me()) {

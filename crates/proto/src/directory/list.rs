@@ -1,7 +1,7 @@
 //! Listing of the live objects in this shard, page by page.
 //!
-//! A page has a maximum number of rows, and of entries scanned for it, so that a listing never blocks an owner of a
-//! million objects.
+//! A page has a maximum number of rows, and of entries scanned for it, so that a listing never
+//! blocks an owner of a million objects.
 
 use alloc::vec::Vec;
 use core::ops::Bound;
@@ -16,8 +16,9 @@ use crate::{
 };
 
 impl Directory {
-    /// Lists live objects that this node owns and whose refs begin with `prefix`, in order, starting after `after`.
-    /// Also returns after which object the next page begins, if entries are left.
+    /// Lists live objects that this node owns and whose refs begin with `prefix`, in order,
+    /// starting after `after`. Also returns after which object the next page begins, if entries are
+    /// left.
     pub(super) fn list(
         &self,
         context: &Context<'_>,

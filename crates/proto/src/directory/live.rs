@@ -1,4 +1,5 @@
-//! The live instance of an object: its metadata and holders, and the choice of a source for a reader.
+//! The live instance of an object: its metadata and holders, and the choice of a source for a
+//! reader.
 //!
 //! Knows what each holder would cost as a source; does not know who requests one, or why.
 
@@ -28,7 +29,8 @@ use crate::{
     time::Instant,
 };
 
-/// With more than [`super::tree::FEW`] holders, at most this many of each place and load are considered for one reply.
+/// With more than [`super::tree::FEW`] holders, at most this many of each place and load are
+/// considered for one reply.
 pub(super) const LOOKED_AT: usize = 16;
 
 #[derive(Debug)]
@@ -39,8 +41,8 @@ pub(super) struct Live {
     pub(super) inline: Option<Box<StoredInline>>,
     /// Whether holders were requested to send the missing bytes.
     pub(super) bytes_requested: bool,
-    /// Whether a ring reduce makes it in parts. Then other nodes that have not announced it may hold a complete copy
-    /// from an aborted attempt.
+    /// Whether a ring reduce makes it in parts. Then other nodes that have not announced it may
+    /// hold a complete copy from an aborted attempt.
     pub(super) by_parts: bool,
     /// The nodes that hold or receive it.
     pub(super) tree: Tree,
@@ -96,7 +98,8 @@ impl Live {
         }
     }
 
-    /// Removes a holder and cancels pending moves to and from it. Returns false if it was not a holder.
+    /// Removes a holder and cancels pending moves to and from it. Returns false if it was not a
+    /// holder.
     pub(super) fn remove_holder(&mut self, node: NodeId) -> bool {
         let was_holder = self.tree.remove(node);
         // The bytes of a small object may have been requested from this holder alone.
@@ -104,7 +107,8 @@ impl Live {
         was_holder
     }
 
-    /// Makes every holder drop its copy. Waiting readers get the error; without an error they continue to wait.
+    /// Makes every holder drop its copy. Waiting readers get the error; without an error they
+    /// continue to wait.
     pub(super) fn drop_copies(&self, id: &ObjectId, error: Option<&Error>, outbox: &mut Outbox) {
         self.send_to_holders(outbox, || {
             let (id, instance, error) = (id.clone(), self.instance, error.cloned());
@@ -136,9 +140,9 @@ impl Live {
         self.inline.is_none() && self.meta.size <= INLINE_BYTES_MAX
     }
 
-    /// Requests the missing bytes of a small object, unless that was done: from its maker, or from all complete
-    /// holders if the maker has no copy. Their announcements let the owner reply to waiting nodes. Returns whether the
-    /// bytes will come.
+    /// Requests the missing bytes of a small object, unless that was done: from its maker, or from
+    /// all complete holders if the maker has no copy. Their announcements let the owner reply to
+    /// waiting nodes. Returns whether the bytes will come.
     pub(super) fn seek_bytes(&mut self, id: &ObjectId, outbox: &mut Outbox) -> bool {
         if !self.lacks_bytes() || self.bytes_requested {
             return self.bytes_requested;
@@ -165,21 +169,21 @@ impl Live {
         self.inline.is_some() || self.tree.is_complete()
     }
 
-    /// Whether some copy is complete or will be. The bytes of a small object may be stored here after its holders are
-    /// gone.
+    /// Whether some copy is complete or will be. The bytes of a small object may be stored here
+    /// after its holders are gone.
     pub(super) fn is_fed(&self) -> bool {
         self.inline.is_some() || self.tree.roots().next().is_some()
     }
 
-    /// Receivers that began earlier than this, a quarter of a transfer ago, would wait too long for a node that has
-    /// nothing yet.
+    /// Receivers that began earlier than this, a quarter of a transfer ago, would wait too long for
+    /// a node that has nothing yet.
     fn movable_since(&self, now: Instant, link: Link) -> Instant {
         let quarter_ns = link.transfer_ns(self.meta.size) / 4;
         now.before(u64::try_from(quarter_ns).unwrap_or(u64::MAX))
     }
 
-    /// Executes the pending moves to `from`, which has announced how it receives: each receiver gets a redirect, or
-    /// stays.
+    /// Executes the pending moves to `from`, which has announced how it receives: each receiver
+    /// gets a redirect, or stays.
     pub(super) fn move_receivers(
         &mut self,
         context: &mut Context<'_>,
@@ -219,8 +223,8 @@ impl Live {
         choose_source(&roots, request.bytes, request.link)
     }
 
-    /// Chooses the best candidate that gets its bytes from a root. The depth that the tree has stored may be outdated:
-    /// the choice is repeated with the real one.
+    /// Chooses the best candidate that gets its bytes from a root. The depth that the tree has
+    /// stored may be outdated: the choice is repeated with the real one.
     fn choose_fed(
         &mut self,
         candidates: &mut Vec<Candidate>,
@@ -240,8 +244,8 @@ impl Live {
         }
     }
 
-    /// How many relays are between a holder and its root; `None` if it gets no bytes, or gets them through the
-    /// requester.
+    /// How many relays are between a holder and its root; `None` if it gets no bytes, or gets them
+    /// through the requester.
     fn depth_for(&self, node: NodeId, requester: NodeId) -> Option<u32> {
         let Lineage { root, depth, .. } = self.tree.lineage(node)?;
         match mutants::is_active(Mutant::AssignsDescendants) {
@@ -283,8 +287,8 @@ impl Live {
         all
     }
 
-    /// Candidates among many holders: for each of `places` the least loaded ones nearest to a root, until they are
-    /// predicted to be worse than the best.
+    /// Candidates among many holders: for each of `places` the least loaded ones nearest to a root,
+    /// until they are predicted to be worse than the best.
     fn best_ranked(
         &mut self,
         context: &Context<'_>,
@@ -329,8 +333,9 @@ impl Live {
         found
     }
 
-    /// Describes a holder as a source for a request; `None` if it cannot serve. `crossings`: transfers between groups,
-    /// if the tree does not count them. `depth`: the stored one, if that suffices.
+    /// Describes a holder as a source for a request; `None` if it cannot serve. `crossings`:
+    /// transfers between groups, if the tree does not count them. `depth`: the stored one, if that
+    /// suffices.
     fn candidate(
         &mut self,
         context: &Context<'_>,
@@ -397,8 +402,9 @@ impl Live {
             self.tree.attach(receiver, sender);
         }
         self.tree.detach(requester);
-        // Only the primary owner has records of all transfers. A holder that already has a receiver would get a second
-        // one. A receiver is moved only to a node nearer to its source, so only if places are known.
+        // Only the primary owner has records of all transfers. A holder that already has a receiver
+        // would get a second one. A receiver is moved only to a node nearer to its source, so only
+        // if places are known.
         let is_feeding = self.tree.receivers(requester).next().is_some();
         let can_move =
             members.has_places() && !is_feeding && members.owners(id).primary == members.me();
@@ -420,8 +426,8 @@ impl Live {
         Some(Source::Holder { node, reason })
     }
 
-    /// The reply to a watcher: the watcher itself if it is a holder, else the best copy to fold at. `None` for a small
-    /// object until its bytes are here.
+    /// The reply to a watcher: the watcher itself if it is a holder, else the best copy to fold at.
+    /// `None` for a small object until its bytes are here.
     pub(super) fn found(&mut self, watcher: NodeId, members: &Members) -> Option<Found> {
         if self.lacks_bytes() {
             return None;
@@ -493,8 +499,8 @@ fn is_movable(holder: &Holder, since: Instant) -> bool {
     holder.began.is_none_or(|began| began >= since)
 }
 
-/// The load of the most crowded link from a holder's groups to a requester: transfers that share the link, divided by
-/// the number that it carries at full rate.
+/// The load of the most crowded link from a holder's groups to a requester: transfers that share
+/// the link, divided by the number that it carries at full rate.
 fn crowd(
     crossings: &BTreeMap<Place, u64>,
     holder: NodeId,

@@ -22,8 +22,9 @@ use crate::{
     time::Instant,
 };
 
-/// How long a node that receives slowly yields to others: an eighth of a transfer, at most 100 ms, which costs it
-/// little. Meanwhile the others form a chain, and the slow node becomes its last link, on which no other node depends.
+/// How long a node that receives slowly yields to others: an eighth of a transfer, at most 100 ms,
+/// which costs it little. Meanwhile the others form a chain, and the slow node becomes its last
+/// link, on which no other node depends.
 fn yields_ns(size: u64, link: Link) -> u64 {
     u64::try_from(link.transfer_ns(size) / 8).unwrap_or(u64::MAX).min(YIELDS_NS_MAX)
 }
@@ -79,7 +80,8 @@ impl Directory {
             // The requester is now a holder.
             return entry.notify_locators(&id, &mut self.asked, context.outbox);
         }
-        // A node that repeats its request receives from no source, and neither do the nodes behind it.
+        // A node that repeats its request receives from no source, and neither do the nodes behind
+        // it.
         if let Some(live) = &mut entry.live {
             live.tree.detach(requester);
         }
@@ -115,8 +117,8 @@ impl Directory {
         let entry = self.entries.open(id);
         let question = OpenQuestion { seen, ..OpenQuestion::default() };
         entry.ask(id, Kind::Watch, asker, question, &mut self.asked);
-        // A watcher of a small object gets its notification with the bytes. An earlier reply would state that the
-        // object is missing.
+        // A watcher of a small object gets its notification with the bytes. An earlier reply would
+        // state that the object is missing.
         if !entry.live.as_mut().is_some_and(|live| live.seek_bytes(id, context.outbox)) {
             context.outbox.push(entry.state_for(asker, members));
         }
@@ -178,7 +180,8 @@ impl Directory {
         let due = entry.open(Kind::Source).filter(|(_, question)| question.is_due(now));
         let mut due: Vec<(NodeId, Instant)> =
             due.map(|((node, _), question)| (node, question.since)).collect();
-        // Serve group by group, the group of the maker first. Then no receiver soon needs a redirect to a nearer source.
+        // Serve group by group, the group of the maker first. Then no receiver soon needs a
+        // redirect to a nearer source.
         let maker = entry.maker();
         due.sort_by_key(|(node, since)| {
             (maker.map(|maker| (members.distance(maker, *node), members.place(*node))), *since)
@@ -189,7 +192,8 @@ impl Directory {
                 self.assign_source(context, node, question, id);
             }
         }
-        // A client that still waits has already seen all earlier versions, so only this name can be its reply.
+        // A client that still waits has already seen all earlier versions, so only this name can be
+        // its reply.
         if let ObjectId::Named(name) = id
             && let Some((prefix, version)) = name.prefix_and_version()
         {

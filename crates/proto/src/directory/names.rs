@@ -1,6 +1,7 @@
 //! Names under a prefix: the newest one, older ones, and reserved names.
 //!
-//! One owner has all names of a prefix, because a name's owner depends only on the text before its last slash.
+//! One owner has all names of a prefix, because a name's owner depends only on the text before its
+//! last slash.
 
 use alloc::{boxed::Box, format, vec::Vec};
 
@@ -28,7 +29,8 @@ use crate::{
 const OLDER_MAX: usize = 1024;
 
 impl Directory {
-    /// Replies with the newest name below a prefix, if it is newer than `after`. Otherwise keeps the question.
+    /// Replies with the newest name below a prefix, if it is newer than `after`. Otherwise keeps
+    /// the question.
     pub(super) fn watch_latest(
         &mut self,
         context: &mut Context<'_>,
@@ -101,7 +103,8 @@ impl Directory {
         entry.is_some_and(|entry| entry.awaits_version(version))
     }
 
-    /// Live names with a lower number than `name`, oldest first, without the newest `retain - 1` of them.
+    /// Live names with a lower number than `name`, oldest first, without the newest `retain - 1` of
+    /// them.
     pub(super) fn older(
         &mut self,
         context: &mut Context<'_>,
@@ -110,7 +113,8 @@ impl Directory {
     ) -> Vec<Name> {
         let Some((prefix, version)) = name.prefix_and_version() else { return Vec::new() };
         let Ok(prefix_name) = prefix.parse() else { return Vec::new() };
-        // The names from this one on are retained. The prefix itself sorts before all names of a number.
+        // The names from this one on are retained. The prefix itself sorts before all names of a
+        // number.
         let mut first: Version = (version, prefix_name);
         for _ in 1..retain {
             let Some(next) = self.newest(context, prefix, Some(&first)) else { return Vec::new() };
@@ -153,7 +157,8 @@ impl Directory {
         None
     }
 
-    /// Whether a name has a live object. One that has none is looked at once: it is a version again once it is announced.
+    /// Whether a name has a live object. One that has none is looked at once: it is a version again
+    /// once it is announced.
     fn is_living(&mut self, context: &mut Context<'_>, name: &Name) -> bool {
         let id = ObjectId::Named(name.clone());
         self.settle_before_use(context, &id);
@@ -181,8 +186,8 @@ impl Directory {
         Ok(())
     }
 
-    /// Reserves a name for an object of a client, or for the result of a reduce: no other client can put it until the
-    /// object exists or the reservation has ended.
+    /// Reserves a name for an object of a client, or for the result of a reduce: no other client
+    /// can put it until the object exists or the reservation has ended.
     pub(super) fn reserve(
         &mut self,
         context: &mut Context<'_>,
@@ -229,8 +234,8 @@ impl Directory {
     }
 }
 
-/// Whether an instance is the object of a reservation: a later instance of the same node, which may be announced before
-/// its name is reserved here.
+/// Whether an instance is the object of a reservation: a later instance of the same node, which may
+/// be announced before its name is reserved here.
 fn is_object_of(live: Instance, reserved: Instance) -> bool {
     live.node == reserved.node && live.serial > reserved.serial
 }

@@ -139,7 +139,8 @@ fn an_announcement_answers_those_that_lack_its_version() {
     assert_no_questions(&owner);
 }
 
-/// Goal: the newest version is found without a walk through the others, and the index has no more than the live names.
+/// Goal: the newest version is found without a walk through the others, and the index has no more
+/// than the live names.
 #[test]
 fn the_index_of_versions_follows_the_names() {
     let mut owner = Owner::new();

@@ -1,8 +1,10 @@
-//! Open questions of nodes: those about an object are at its entry, in order of kind, node and number.
+//! Open questions of nodes: those about an object are at its entry, in order of kind, node and
+//! number.
 //!
-//! [`OpenQuestions`] finds a question by its node and number. Therefore neither an answer, a cancellation nor the
-//! departure of a node looks at other questions. Requests for a source have no number yet: an entry has at most one of
-//! each node. Does not know when a question gets its answer.
+//! [`OpenQuestions`] finds a question by its node and number. Therefore neither an answer, a
+//! cancellation nor the departure of a node looks at other questions. Requests for a source have no
+//! number yet: an entry has at most one of each node. Does not know when a question gets its
+//! answer.
 
 use alloc::{
     collections::{BTreeMap, BTreeSet},
@@ -41,8 +43,8 @@ pub(super) enum Kind {
 pub(super) struct OpenQuestion {
     /// Whether the node has seen the object. Only then do deletions apply to it.
     pub(super) seen: bool,
-    /// Until when it waits: a source for a node that receives slowly yields to other nodes; the reply to a deletion, or
-    /// that there is no newer name, waits for announcements.
+    /// Until when it waits: a source for a node that receives slowly yields to other nodes; the
+    /// reply to a deletion, or that there is no newer name, waits for announcements.
     pub(super) until: Option<Instant>,
     /// The last list of holders that the node has.
     pub(super) known: Option<Vec<Holding>>,

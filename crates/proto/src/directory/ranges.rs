@@ -15,7 +15,8 @@ use crate::{
 };
 
 impl Directory {
-    /// Replies to a request for a source, at once. Without one, the requester watches the object again.
+    /// Replies to a request for a source, at once. Without one, the requester watches the object
+    /// again.
     #[allow(clippy::too_many_arguments)]
     pub(super) fn locate_range(
         &mut self,
@@ -36,8 +37,9 @@ impl Directory {
 }
 
 impl Live {
-    /// Chooses the complete copy that is predicted to deliver `bytes` soonest. No copy grows from a range, so pinned
-    /// copies need no protection, and concurrent ranges spread over all complete copies.
+    /// Chooses the complete copy that is predicted to deliver `bytes` soonest. No copy grows from a
+    /// range, so pinned copies need no protection, and concurrent ranges spread over all complete
+    /// copies.
     fn range_source(
         &mut self,
         context: &Context<'_>,

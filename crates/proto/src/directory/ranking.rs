@@ -1,7 +1,8 @@
 //! Order of the holders of an object that has many, by how likely each is the best source.
 //!
-//! Each place has its own order: the least loaded first, then the nearest to a root. The depth dates from when a
-//! holder was last ranked; changes above it do not update it. Knows no rates; does not choose.
+//! Each place has its own order: the least loaded first, then the nearest to a root. The depth
+//! dates from when a holder was last ranked; changes above it do not update it. Knows no rates;
+//! does not choose.
 
 use alloc::{
     collections::{BTreeMap, BTreeSet},
@@ -22,8 +23,8 @@ pub(super) struct Rank {
     pub(super) depth: u32,
     pub(super) partial: bool,
     pub(super) pinned: bool,
-    /// Orders equal holders differently for each object, so that readers of many objects do not all use the same few
-    /// holders.
+    /// Orders equal holders differently for each object, so that readers of many objects do not all
+    /// use the same few holders.
     pub(super) tie: u32,
     pub(super) at: u32,
 }

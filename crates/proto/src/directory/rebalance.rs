@@ -1,17 +1,18 @@
 //! Receive rates that receivers report, and moves of receivers to faster sources.
 //!
-//! Receivers report the rate at which an object arrives ([`crate::rate`]). The primary owner stores the last report of
-//! each holder, and remembers across objects which nodes are slow ([`super::speeds`]). It notifies a node that
-//! receives slowly (`MarkSlow`), and that node includes this in its requests to other owners. A slow node becomes a
-//! source only if no other holder can serve ([`crate::broadcast`]). A receiver behind a slow node is moved to a better
+//! Receivers report the rate at which an object arrives ([`crate::rate`]). The primary owner stores
+//! the last report of each holder, and remembers across objects which nodes are slow
+//! ([`super::speeds`]). It notifies a node that receives slowly (`MarkSlow`), and that node
+//! includes this in its requests to other owners. A slow node becomes a source only if no other
+//! holder can serve ([`crate::broadcast`]). A receiver behind a slow node is moved to a better
 //! source and keeps its blocks.
 //!
-//! Slow is relative: less than a third of the rate of another branch of the same broadcast. While only one branch has
-//! reported, it is less than a third of the rate at which the receiver usually receives. If that is unknown, another
-//! receiver is compared with it ([`super::compare`]). A transfer that shares a link
-//! is judged by its fair rate ([`crate::rate::Rate::fair`]), because a shared link proves nothing about a host. A copy
-//! that a client fills or a reduce makes grows at the pace of its maker, so reports of its receivers prove nothing
-//! about nodes.
+//! Slow is relative: less than a third of the rate of another branch of the same broadcast. While
+//! only one branch has reported, it is less than a third of the rate at which the receiver usually
+//! receives. If that is unknown, another receiver is compared with it ([`super::compare`]). A
+//! transfer that shares a link is judged by its fair rate ([`crate::rate::Rate::fair`]), because a
+//! shared link proves nothing about a host. A copy that a client fills or a reduce makes grows at
+//! the pace of its maker, so reports of its receivers prove nothing about nodes.
 //!
 //! Knows rates; does not know how they were measured.
 
@@ -39,11 +40,12 @@ use crate::{
 /// How long a receiver stays where it is after it, or a source between it and the root, was moved.
 const SETTLE_NS: u64 = 200_000_000;
 
-/// In the first part of a transfer, its receiver is moved only for a rate of less than half the limit: the first
-/// report may cover only the start.
+/// In the first part of a transfer, its receiver is moved only for a rate of less than half the
+/// limit: the first report may cover only the start.
 const PROBATION_NS: u64 = 90_000_000;
 
-/// How long an owner waits for the report of a stalled source itself, which proves that the cause is further upstream.
+/// How long an owner waits for the report of a stalled source itself, which proves that the cause
+/// is further upstream.
 const JUDGE_NS: u64 = 60_000_000;
 
 /// The cost of a move in addition to the bytes: a round trip to the owner, and a new connection.
@@ -123,8 +125,8 @@ impl Directory {
 }
 
 impl Live {
-    /// The pace of a holder as a source for `requester`: how many times slower than others it is, and whether it is
-    /// stalled.
+    /// The pace of a holder as a source for `requester`: how many times slower than others it is,
+    /// and whether it is stalled.
     pub(super) fn speed_of(
         &mut self,
         now: Instant,
@@ -142,9 +144,10 @@ impl Live {
         SourceSpeed { slowness, is_stalled: speeds.is_stalled(now, node) }
     }
 
-    /// How many times slower than others a receiver receives, according to its reports. With one branch, compared with
-    /// the usual rate of the receiver, the owner or `requester`. `None` without a report, or if the copy at the root still
-    /// grows. A receiver that was moved away from a healthy source counts as slow until it reports about the next one.
+    /// How many times slower than others a receiver receives, according to its reports. With one
+    /// branch, compared with the usual rate of the receiver, the owner or `requester`. `None`
+    /// without a report, or if the copy at the root still grows. A receiver that was moved away
+    /// from a healthy source counts as slow until it reports about the next one.
     fn reported_slowness(
         &mut self,
         now: Instant,
@@ -163,13 +166,14 @@ impl Live {
             return None;
         }
         let times = if report.is_slow(typical) { report.slowness(typical) } else { 1 };
-        // The usual rate of a slow node is slow too: only other branches show that it is no longer slow.
+        // The usual rate of a slow node is slow too: only other branches show that it is no longer
+        // slow.
         let known = others.is_none().then(|| speeds.received_slowness(now, node));
         Some(times.max(known.unwrap_or(1)))
     }
 
-    /// Whether another branch gets much more from the same root, so that other transfers of the root don't make this
-    /// one slow.
+    /// Whether another branch gets much more from the same root, so that other transfers of the
+    /// root don't make this one slow.
     fn is_alone(&mut self, now: Instant, node: NodeId, rate: Rate) -> bool {
         let Some(Lineage { root, branch, .. }) = self.tree.lineage(node) else { return false };
         let branches = || self.tree.receivers(root).take(LOOKED_AT);
@@ -186,8 +190,9 @@ impl Live {
         self.tree.lineage(node).is_none_or(|lineage| !lineage.is_complete)
     }
 
-    /// Remembers for other objects whether a receiver is much slower than other branches although its source is
-    /// healthy; returns how many times slower. A transfer that has just begun proves nothing.
+    /// Remembers for other objects whether a receiver is much slower than other branches although
+    /// its source is healthy; returns how many times slower. A transfer that has just begun proves
+    /// nothing.
     fn remember(
         &self,
         now: Instant,
@@ -197,8 +202,8 @@ impl Live {
     ) -> Option<u64> {
         let holder = self.tree.get(node)?;
         let report = holder.last()?;
-        // Clear cases need less time: it was slow with another source too, or another receiver shows that the source
-        // is healthy.
+        // Clear cases need less time: it was slow with another source too, or another receiver
+        // shows that the source is healthy.
         let source = self.tree.source(node)?;
         let is_clear_case = !holder.left().is_empty()
             || self.serves_others(source, node, |report| {
@@ -218,8 +223,8 @@ impl Live {
         }
     }
 
-    /// Marks sources that a receiver was moved away from as slow, if they had the bytes. Called when it receives its
-    /// share.
+    /// Marks sources that a receiver was moved away from as slow, if they had the bytes. Called
+    /// when it receives its share.
     fn blame_left(
         &self,
         now: Instant,
@@ -245,7 +250,8 @@ impl Live {
         self.tree.get(sender).is_none_or(has_bytes)
     }
 
-    /// A source from which a slow receiver is predicted to get the missing bytes in less than half the time.
+    /// A source from which a slow receiver is predicted to get the missing bytes in less than half
+    /// the time.
     fn better(
         &mut self,
         context: &Context<'_>,
@@ -257,8 +263,8 @@ impl Live {
         let holder = self.tree.get(node)?;
         let report = holder.last()?;
         let is_new = holder.located.is_some_and(|located| now.since(located) < PROBATION_NS);
-        // If only one branch has reported, its low rate may be the current rate of the network. The first report may
-        // cover only the start of a transfer.
+        // If only one branch has reported, its low rate may be the current rate of the network. The
+        // first report may cover only the start of a transfer.
         let is_doubtful = is_new || others.is_none();
         // So early, other branches may have their higher rate for a moment only.
         let shared = Report { is_alone: false, ..report };
@@ -317,7 +323,8 @@ impl Live {
         let sender = self.tree.get(source).filter(|sender| !sender.is_complete());
         let is_silent = if let Some(sender) = sender {
             let of_late = sender.last().filter(|theirs| theirs.at + STALL_NS > report.at);
-            // It has reported a stall too; or a client fills it or a reduce makes it, at its own pace.
+            // It has reported a stall too; or a client fills it or a reduce makes it, at its own
+            // pace.
             if self.tree.source(source).is_none() || of_late.is_some_and(|it| it.is_stalled()) {
                 return None;
             }
@@ -332,7 +339,8 @@ impl Live {
         Some(self.choose_another(context, node, report, None, speeds)?.node)
     }
 
-    /// Whether other receivers of a source have reported progress, in a report for which `counts` is true.
+    /// Whether other receivers of a source have reported progress, in a report for which `counts`
+    /// is true.
     fn serves_others(&self, sender: NodeId, but: NodeId, counts: impl Fn(Report) -> bool) -> bool {
         let others = self.tree.receivers(sender).filter(|(node, _)| *node != but);
         let mut reports = others.filter_map(|(_, holder)| holder.last());

@@ -96,7 +96,8 @@ fn a_requester_gets_no_source_that_reports_to_be_slow() {
     assert_eq!(joins(&mut owner, &id, 5), 4, "the next receives from the healthy one");
 }
 
-/// Goal: an owner that has received nothing yet, or is slow itself, learns from the requester which nodes are slow.
+/// Goal: an owner that has received nothing yet, or is slow itself, learns from the requester which
+/// nodes are slow.
 #[test]
 fn the_usual_rate_of_a_requester_reveals_a_slow_relay() {
     for (usual, sender) in [(Some(WELL), 3), (Some(2 * SLOW), 2)] {
@@ -185,7 +186,8 @@ fn the_link_is_measured_by_the_owner_or_else_by_the_requester() {
     assert_eq!(speeds.link_of(NodeId(4), assumed), assumed);
 }
 
-/// Goal: one incident proves nothing; two mark a node for 2 s, and longer each time they repeat at once.
+/// Goal: one incident proves nothing; two mark a node for 2 s, and longer each time they repeat at
+/// once.
 #[test]
 fn two_incidents_mark_a_slow_sender_and_retries_back_off() {
     let (node, at) = (NodeId(2), |ms: u64| Instant(ms * MS));
@@ -211,7 +213,8 @@ fn two_incidents_mark_a_slow_sender_and_retries_back_off() {
     assert_eq!(speeds.sent_slowness(at(18_600), node), 1, "earlier incidents are void");
 }
 
-/// Goal: a host whose link was slow in both directions is a relay again after the first object that it receives well.
+/// Goal: a host whose link was slow in both directions is a relay again after the first object that
+/// it receives well.
 #[test]
 fn a_node_that_receives_well_again_sends_well_too() {
     let (node, at) = (NodeId(2), |ms: u64| Instant(ms * MS));
@@ -288,8 +291,8 @@ fn a_node_slower_than_another_branch_is_notified() {
     assert!(outbox.contains(&(NodeId(2), slow)), "{outbox:?}");
 }
 
-/// Goal: a slow receiver is notified while another receiver shows that its source is healthy. It is not moved to a
-/// relay of that source, where it would look like the slow end of the only branch.
+/// Goal: a slow receiver is notified while another receiver shows that its source is healthy. It is
+/// not moved to a relay of that source, where it would look like the slow end of the only branch.
 #[test]
 fn a_slow_receiver_of_a_healthy_source_stays_and_is_notified() {
     let (mut owner, id) = chain(&[2]);

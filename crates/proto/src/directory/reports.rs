@@ -34,8 +34,8 @@ pub(super) struct FormerSource {
 pub(super) struct Report {
     pub(super) at: Instant,
     pub(super) rate: Rate,
-    /// Whether another branch gets much more from the same root: then other transfers of the root don't make this one
-    /// slow.
+    /// Whether another branch gets much more from the same root: then other transfers of the root
+    /// don't make this one slow.
     pub(super) is_alone: bool,
     /// Bytes that it lacks.
     pub(super) missing: u64,
@@ -63,8 +63,8 @@ impl Report {
         if self.is_alone { self.rate.bytes_per_second } else { self.rate.fair() }
     }
 
-    /// Whether the transfer is about as fast as the others. Uses the measured rate: a fair rate is only an upper
-    /// limit.
+    /// Whether the transfer is about as fast as the others. Uses the measured rate: a fair rate is
+    /// only an upper limit.
     pub(super) const fn has_its_share(&self, typical: u64) -> bool {
         self.rate.bytes_per_second.saturating_mul(SLOW_TIMES) >= typical
     }
@@ -75,7 +75,8 @@ impl Report {
     }
 }
 
-/// The best recent reports of two branches of a broadcast. The first receiver of a branch identifies it.
+/// The best recent reports of two branches of a broadcast. The first receiver of a branch
+/// identifies it.
 #[derive(Debug, Default)]
 pub(super) struct Branches(Vec<Best>);
 
@@ -109,13 +110,14 @@ impl Branches {
         }
     }
 
-    /// Removes a node that no longer receives from the same source; the nodes behind it now form another branch.
+    /// Removes a node that no longer receives from the same source; the nodes behind it now form
+    /// another branch.
     pub(super) fn forget(&mut self, node: NodeId) {
         self.0.retain(|best| best.branch != node && best.receiver != node);
     }
 
-    /// The best reported rate, if at least two branches have reported, and not only those of receivers that
-    /// `is_slow`: slow nodes prove nothing about each other.
+    /// The best reported rate, if at least two branches have reported, and not only those of
+    /// receivers that `is_slow`: slow nodes prove nothing about each other.
     pub(super) fn best(&self, now: Instant, is_slow: impl Fn(NodeId) -> bool) -> Option<u64> {
         let fresh = || self.0.iter().filter(|best| best.report.is_fresh(now));
         let is_telling = fresh().count() > 1 && !fresh().all(|best| is_slow(best.branch));

@@ -1,16 +1,16 @@
-//! What an owner remembers of nodes across objects: which are slow, which are stalled, and until when each is busy
-//! with the transfers that this owner has assigned to it.
+//! What an owner remembers of nodes across objects: which are slow, which are stalled, and until
+//! when each is busy with the transfers that this owner has assigned to it.
 //!
 //! Each mark needs evidence, and ends by recovery or by time:
 //!
-//! - **Receives slowly.** Evidence: a fair rate below a third of that of another branch, from a healthy source. Ends
-//!   with the first report in which the node has its share, or after a minute.
-//! - **Sends slowly.** Evidence: two incidents in which a receiver was at least three times slower than other
-//!   branches, and got its share from another source afterwards. Ends when a receiver gets its share from the node,
-//!   or when the node receives well again after having been slow. Otherwise it ends after 2 s, doubled up to a minute
-//!   each time the node is slow again at once.
-//! - **Stalled.** Evidence: a receiver gets nothing for 300 ms, and the source sends no message. Ends with the next
-//!   message of the node, or after 5 s.
+//! - **Receives slowly.** Evidence: a fair rate below a third of that of another branch, from a
+//!   healthy source. Ends with the first report in which the node has its share, or after a minute.
+//! - **Sends slowly.** Evidence: two incidents in which a receiver was at least three times slower
+//!   than other branches, and got its share from another source afterwards. Ends when a receiver
+//!   gets its share from the node, or when the node receives well again after having been slow.
+//!   Otherwise it ends after 2 s, doubled up to a minute each time the node is slow again at once.
+//! - **Stalled.** Evidence: a receiver gets nothing for 300 ms, and the source sends no message.
+//!   Ends with the next message of the node, or after 5 s.
 //!
 //! Does not know how rates are measured.
 
@@ -31,7 +31,8 @@ const APART_NS: u64 = 200_000_000;
 #[derive(Debug, Default)]
 pub(super) struct Speeds {
     nodes: BTreeMap<NodeId, Speed>,
-    /// The rate at which this owner itself usually receives, in bytes per second, once it was measured.
+    /// The rate at which this owner itself usually receives, in bytes per second, once it was
+    /// measured.
     pub(super) usual: Option<u64>,
 }
 
@@ -40,7 +41,8 @@ struct Speed {
     /// How many times slower than others it received, and when that was detected.
     down: Option<(u64, Instant)>,
     up: Option<SendsSlowly>,
-    /// When it first sent slowly. One incident proves nothing, since every host is busy now and then.
+    /// When it first sent slowly. One incident proves nothing, since every host is busy now and
+    /// then.
     suspected: Option<Instant>,
     /// Incidents until then were judged, or are void because the node was healthy later.
     judged_until: Instant,
@@ -101,25 +103,28 @@ impl Speeds {
         }
     }
 
-    /// Records that a node is the source of one more transfer, which uses its link for `transfer_ns`.
+    /// Records that a node is the source of one more transfer, which uses its link for
+    /// `transfer_ns`.
     pub(super) fn assigned(&mut self, now: Instant, source: NodeId, transfer_ns: u64) {
         let speed = self.nodes.entry(source).or_default();
         // Bounded, so that a wrong estimate of the link does not count for long.
         speed.busy_until = (speed.busy_until.max(now) + transfer_ns).min(now + BUSY_NS_MAX);
     }
 
-    /// Predicted end of the transfers that this owner has assigned to a node. Other owners' transfers are not known
-    /// here.
+    /// Predicted end of the transfers that this owner has assigned to a node. Other owners'
+    /// transfers are not known here.
     pub(super) fn busy_until(&self, node: NodeId) -> Instant {
         self.nodes.get(&node).map_or_else(Instant::default, |speed| speed.busy_until)
     }
 
-    /// The rate at which a node, or this owner, usually receives, in bytes per second, if either was measured.
+    /// The rate at which a node, or this owner, usually receives, in bytes per second, if either
+    /// was measured.
     pub(super) fn usual_of(&self, node: NodeId) -> Option<u64> {
         self.nodes.get(&node).and_then(|speed| speed.usual).max(self.usual)
     }
 
-    /// The link as this owner measured it; if it has received nothing yet, as the requester reports it.
+    /// The link as this owner measured it; if it has received nothing yet, as the requester reports
+    /// it.
     pub(super) fn link_of(&self, requester: NodeId, link: Link) -> Link {
         match self.usual_of(requester).filter(|_| self.usual.is_none()) {
             Some(bytes_per_second) => Link { bytes_per_second, ..link },
@@ -127,8 +132,8 @@ impl Speeds {
         }
     }
 
-    /// Records that a node receives as fast as others. If it was slow before, its link has recovered in both
-    /// directions.
+    /// Records that a node receives as fast as others. If it was slow before, its link has
+    /// recovered in both directions.
     pub(super) fn is_quick(&mut self, now: Instant, node: NodeId) {
         if let Some(speed) = self.nodes.get_mut(&node)
             && speed.down.take().is_some()
@@ -149,8 +154,8 @@ impl Speeds {
         self.nodes.entry(node).or_default().down = Some((times, now));
     }
 
-    /// Records that a node sent `times` times slower to a receiver than another source did, in an incident at the time
-    /// `at`.
+    /// Records that a node sent `times` times slower to a receiver than another source did, in an
+    /// incident at the time `at`.
     pub(super) fn sends_slowly(&mut self, now: Instant, node: NodeId, times: u64, at: Instant) {
         let speed = self.nodes.entry(node).or_default();
         if at <= speed.judged_until {
@@ -196,7 +201,8 @@ impl Speeds {
         stalled.is_some_and(|at| now.since(at) < STALLED_NS)
     }
 
-    /// How many times slower than others a node receives, as detected or reported; 1 if it is not slow.
+    /// How many times slower than others a node receives, as detected or reported; 1 if it is not
+    /// slow.
     pub(super) fn received_slowness(&self, now: Instant, node: NodeId) -> u64 {
         let speed = self.nodes.get(&node);
         speed.and_then(|speed| remembered(now, speed.down)).unwrap_or(1)

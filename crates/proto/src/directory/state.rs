@@ -32,23 +32,27 @@ pub struct Directory {
     pub(super) asked: OpenQuestions,
     /// Names that end in a number, by prefix.
     pub(super) versions: Versions,
-    /// When to look at an entry again, for example to declare an orphan lost or to remove an entry that other nodes
-    /// own.
+    /// When to look at an entry again, for example to declare an orphan lost or to remove an entry
+    /// that other nodes own.
     pub(super) alarms: BTreeSet<(Instant, ObjectId)>,
     /// Deletions and losses, oldest first, each with the time until which it is remembered.
     pub(super) remembered: VecDeque<(Instant, ObjectId)>,
     /// How long entries are kept that other nodes own according to this node's membership view.
     pub(super) stray_ns: u64,
-    /// Since when, and until when, members that had declared this node dead send what happened meanwhile.
+    /// Since when, and until when, members that had declared this node dead send what happened
+    /// meanwhile.
     pub(super) catching_up_since: Instant,
     pub(super) catching_up_until: Instant,
-    /// When membership last changed. After that, this node may own objects whose holders have not announced them yet.
+    /// When membership last changed. After that, this node may own objects whose holders have not
+    /// announced them yet.
     pub(super) changed_at: Option<Instant>,
     /// Until when members that were met again may still have copies to announce.
     pub(super) merging_until: Instant,
-    /// Announcements of instances that differ from the recorded ones. They wait until `catching_up_until`.
+    /// Announcements of instances that differ from the recorded ones. They wait until
+    /// `catching_up_until`.
     pub(super) parked: Vec<Parked>,
-    /// Memory that each member uses here for the bytes of small objects, and the entries of its objects.
+    /// Memory that each member uses here for the bytes of small objects, and the entries of its
+    /// objects.
     pub(super) accounts: Accounts,
     /// The number of live objects and of those whose loss is not reported yet.
     pub(super) recorded: RecordedObjects,
@@ -89,8 +93,9 @@ impl Parked {
 }
 
 impl Directory {
-    /// Creates an empty directory. `detection_ns`: how long a member may count a node as alive after others have
-    /// detected its failure. `inline`: capacity in bytes for the small objects of other members.
+    /// Creates an empty directory. `detection_ns`: how long a member may count a node as alive
+    /// after others have detected its failure. `inline`: capacity in bytes for the small objects of
+    /// other members.
     pub fn new(detection_ns: Option<u64>, slice: Slice, inline: u64) -> Self {
         let stray_ns = detection_ns.unwrap_or(0).saturating_mul(2).max(STRAY_NS);
         Self {
@@ -115,8 +120,9 @@ impl Directory {
         }
     }
 
-    /// A member had declared this node dead. What is recorded here may be outdated: names may have been deleted and
-    /// put again. Until the others have reported that, no instance is refused in favor of another.
+    /// A member had declared this node dead. What is recorded here may be outdated: names may have
+    /// been deleted and put again. Until the others have reported that, no instance is refused in
+    /// favor of another.
     pub fn catch_up(&mut self, now: Instant) {
         if self.catching_up_until <= now {
             self.catching_up_since = now;
@@ -125,8 +131,8 @@ impl Directory {
         self.catching_up_until = (now + ORPHAN_GRACE_NS).min(self.catching_up_since + MERGE_NS);
     }
 
-    /// A member that was lost, or counts as new, announces everything again. Until then, missing copies do not count
-    /// as lost.
+    /// A member that was lost, or counts as new, announces everything again. Until then, missing
+    /// copies do not count as lost.
     pub fn merge(&mut self, now: Instant) {
         self.merging_until = now + MERGE_NS;
     }
@@ -146,16 +152,17 @@ impl Directory {
         self.speeds.usual = usual;
     }
 
-    /// Starts the grace period before the loss is reported to requesters, if no remaining node can have the object.
+    /// Starts the grace period before the loss is reported to requesters, if no remaining node can
+    /// have the object.
     pub(super) fn check_orphan(&mut self, now: Instant, id: &ObjectId, members: &Members) {
         if let Some(entry) = self.entries.get_mut(id) {
             entry.check_orphan(now, id, members, &mut self.alarms);
         }
     }
 
-    /// Keeps an entry for a while if this node is not its owner. Its sender may not know of a membership change yet:
-    /// then it sends the message again to the new owners, and the entry expires here. Or this node does not know of a
-    /// change yet, and is the new owner.
+    /// Keeps an entry for a while if this node is not its owner. Its sender may not know of a
+    /// membership change yet: then it sends the message again to the new owners, and the entry
+    /// expires here. Or this node does not know of a change yet, and is the new owner.
     pub(super) fn keep_as_stray(&mut self, context: &Context<'_>, id: &ObjectId) {
         let (now, members) = (context.now, context.members);
         if !members.owners(id).contains(members.me())

@@ -52,8 +52,9 @@ impl Directory {
         self.speeds.strangers(members)
     }
 
-    /// The number of waiting requests; for checkers. Requests that arrived before a membership change, or while the
-    /// members did not agree, may remain at nodes that are not owners; they are not counted.
+    /// The number of waiting requests; for checkers. Requests that arrived before a membership
+    /// change, or while the members did not agree, may remain at nodes that are not owners; they
+    /// are not counted.
     pub fn questions(&self, members: &Members) -> usize {
         let of = |(id, entry): (&ObjectId, &Entry)| {
             let owners = members.owners(id);

@@ -1,9 +1,11 @@
-//! Membership changes, applied to one lease or entry at a time, so that other requests are handled in between.
+//! Membership changes, applied to one lease or entry at a time, so that other requests are handled
+//! in between.
 //!
-//! The walks of the node visit all of them. Each has the number of the last change that was applied to it. The directory
-//! applies the later ones before it reads or changes it for a message. Therefore no reply predates the last change, and no
-//! change undoes what a member has announced since. Changes of owners count as one for each walk, so that a visit finds the
-//! owners of an entry twice at most, however many there were.
+//! The walks of the node visit all of them. Each has the number of the last change that was applied
+//! to it. The directory applies the later ones before it reads or changes it for a message.
+//! Therefore no reply predates the last change, and no change undoes what a member has announced
+//! since. Changes of owners count as one for each walk, so that a visit finds the owners of an
+//! entry twice at most, however many there were.
 //!
 //! ```text
 //!   changes not yet applied everywhere:      4: node 7 is gone   5: other owners
@@ -30,7 +32,8 @@ use crate::{
 };
 
 impl Directory {
-    /// Removes the copies and requests of a member. The caller then calls [`Directory::members_changed`].
+    /// Removes the copies and requests of a member. The caller then calls
+    /// [`Directory::members_changed`].
     pub fn member_removed(&mut self, context: &Context<'_>, node: NodeId) {
         let members = context.members;
         self.parked.retain(|parked| parked.from != node);
@@ -39,12 +42,13 @@ impl Directory {
         self.entries.note_removed(node, members);
     }
 
-    /// Notes new ownership, and returns its number. The caller then visits all that the `next_` methods of this file
-    /// return, a slice at a time, and calls [`Directory::changes_applied`].
+    /// Notes new ownership, and returns its number. The caller then visits all that the `next_`
+    /// methods of this file return, a slice at a time, and calls [`Directory::changes_applied`].
     ///
-    /// A visit sends deletions to new owners, because no holder could repeat them: once to each, but again to `rejoined`,
-    /// for which earlier messages may be lost. Entries that other nodes own now are kept for a while: the next change may
-    /// make this node their owner again, without their holders having noticed any change.
+    /// A visit sends deletions to new owners, because no holder could repeat them: once to each,
+    /// but again to `rejoined`, for which earlier messages may be lost. Entries that other nodes
+    /// own now are kept for a while: the next change may make this node their owner again, without
+    /// their holders having noticed any change.
     pub fn members_changed(&mut self, context: &Context<'_>, rejoined: Option<NodeId>) -> u32 {
         self.changed_at = Some(context.now);
         self.entries.note_owners(rejoined, context.members);
@@ -86,8 +90,8 @@ impl Directory {
         self.leases.keep_as_stray(context, lease, self.stray_ns);
     }
 
-    /// Sends a deletion to the nodes that are owners after this node has left, since no holder could repeat it. `context`
-    /// has the members without this node.
+    /// Sends a deletion to the nodes that are owners after this node has left, since no holder
+    /// could repeat it. `context` has the members without this node.
     pub(crate) fn pass_on(&mut self, context: &mut Context<'_>, id: &ObjectId) {
         self.settle(context, id);
         self.notify_owners(context, id, &[]);
@@ -115,8 +119,8 @@ impl Directory {
         self.notify_owners(context, id, &owners);
     }
 
-    /// Applies pending changes to the entry that a message concerns. A listing uses entries as they are, and what
-    /// looks at other entries settles them itself.
+    /// Applies pending changes to the entry that a message concerns. A listing uses entries as they
+    /// are, and what looks at other entries settles them itself.
     pub(super) fn settle_for(&mut self, context: &mut Context<'_>, message: &Message) {
         if self.entries.is_settled() {
             return;
@@ -155,7 +159,8 @@ impl Directory {
             // Others have the object.
             entry.reserved = None;
         } else if reserved {
-            // The reservation ends after a grace period, unless its node has only lost the connection and repeats it.
+            // The reservation ends after a grace period, unless its node has only lost the
+            // connection and repeats it.
             entry.orphan_since = Some(now);
             self.alarms.insert((now + ORPHAN_GRACE_NS, id.clone()));
         }

@@ -1,4 +1,5 @@
-//! Membership changes in slices, with messages in between: the replies equal those after a change in one step.
+//! Membership changes in slices, with messages in between: the replies equal those after a change
+//! in one step.
 
 use alloc::{collections::BTreeSet, format, string::String, vec, vec::Vec};
 
@@ -108,7 +109,8 @@ fn a_change_during_another_reaches_all_entries() {
     assert!(owner.directory.entries.is_settled());
 }
 
-/// Goal: a visit costs the same however many changes are pending, and an owner that was displaced meanwhile knows it.
+/// Goal: a visit costs the same however many changes are pending, and an owner that was displaced
+/// meanwhile knows it.
 #[test]
 fn changes_of_owners_count_as_one_for_each_walk() {
     let mut owner = sliced();
@@ -170,7 +172,8 @@ fn replies(outbox: Outbox) -> BTreeSet<String> {
     replies.map(|message| format!("{message:?}")).collect()
 }
 
-/// Both owners get the same messages: one applies each change in one step, the other entry by entry.
+/// Both owners get the same messages: one applies each change in one step, the other entry by
+/// entry.
 #[test]
 fn slices_change_no_reply() {
     let mut behind = 0;

@@ -1,7 +1,8 @@
-//! Objects that end without a deletion by a client: their time to live is over, or the lease of their job or of the
-//! object itself has ended.
+//! Objects that end without a deletion by a client: their time to live is over, or the lease of
+//! their job or of the object itself has ended.
 //!
-//! The primary owner ends the object and notifies the backup owner. For leases see [`super::leases`].
+//! The primary owner ends the object and notifies the backup owner. For leases see
+//! [`super::leases`].
 
 use alloc::vec::Vec;
 use core::ops::Bound;
@@ -16,7 +17,8 @@ use crate::{
     mutants::{self, Mutant},
 };
 
-/// How many ended objects of a job may be recorded, in addition to as many as live, before they are removed.
+/// How many ended objects of a job may be recorded, in addition to as many as live, before they are
+/// removed.
 const GONE_MAX: usize = 1024;
 
 impl Directory {
@@ -28,7 +30,8 @@ impl Directory {
         let terms = live.terms.get_or_insert_default();
         terms.join(announced);
         if let Some(at) = terms.ends_at {
-            // If the time is already over, end the object in a later step, not while its announcement is handled.
+            // If the time is already over, end the object in a later step, not while its
+            // announcement is handled.
             self.alarms.insert((at.max(now + 1), id.clone()));
         }
         let Some(job) = terms.lease().cloned() else { return };
@@ -39,8 +42,8 @@ impl Directory {
         }
     }
 
-    /// Ends an object whose time is over. The backup owner checks again later, in case the primary owner cannot report
-    /// the end.
+    /// Ends an object whose time is over. The backup owner checks again later, in case the primary
+    /// owner cannot report the end.
     pub(super) fn end_in_time(&mut self, context: &mut Context<'_>, id: &ObjectId) {
         let (now, members) = (context.now, context.members);
         let live = self.entries.get(id).and_then(|entry| entry.live.as_ref());

@@ -46,7 +46,8 @@ pub(super) struct Owner {
 pub(super) struct Walk {
     /// Whether it visits one entry at each change, and the others on demand.
     pub(super) is_slow: bool,
-    /// The last change that it applies, if it is in progress, and the last entry that it has visited.
+    /// The last change that it applies, if it is in progress, and the last entry that it has
+    /// visited.
     pub(super) upto: Option<u32>,
     pub(super) after: Option<ObjectId>,
 }
@@ -142,8 +143,8 @@ impl Owner {
         Some(node.0)
     }
 
-    /// Each node that gets a source begins to receive and announces it. Returns how many receivers were redirected
-    /// later. Messages to nodes in `unread` are appended there instead.
+    /// Each node that gets a source begins to receive and announces it. Returns how many receivers
+    /// were redirected later. Messages to nodes in `unread` are appended there instead.
     fn begins_all(&mut self, id: &ObjectId, outbox: Outbox, unread: &mut Outbox) -> usize {
         let mut redirected = 0;
         let mut queue: VecDeque<_> = outbox.into();
@@ -333,7 +334,8 @@ fn a_deletion_includes_parked_announcements() {
     assert_eq!(owner.receives(3, dropped), [deleted(&id, 4)]);
 }
 
-/// Goal: a deletion applies to an instance that this owner has not seen, although it remembers an earlier one.
+/// Goal: a deletion applies to an instance that this owner has not seen, although it remembers an
+/// earlier one.
 #[test]
 fn a_deletion_includes_a_later_put_that_this_owner_has_not_seen() {
     let mut owner = Owner::new();
@@ -403,8 +405,8 @@ fn receivers_of_a_large_object_form_a_chain() {
     assert_eq!(sources, [Some(2), Some(3), Some(4)]);
 }
 
-/// Goal: a lookup among very many holders considers few of them. A requester that feeds most of them gets its bytes
-/// from none of these.
+/// Goal: a lookup among very many holders considers few of them. A requester that feeds most of
+/// them gets its bytes from none of these.
 #[test]
 fn a_lookup_among_a_thousand_holders_considers_few() {
     let (mut owner, id) = (Owner::new(), minted());
@@ -477,8 +479,9 @@ fn sources(owner: &Owner) -> (Vec<(u64, u64)>, usize) {
     (sources.into_iter().map(|(from, to)| (from.0, to.0)).collect(), apart)
 }
 
-/// Broadcasts an object of node 1. The last `late` requesters send their requests after the object exists, and the first
-/// `slow` of these begin late. Returns the pairs of source and receiver, and how many of them are in different racks.
+/// Broadcasts an object of node 1. The last `late` requesters send their requests after the object
+/// exists, and the first `slow` of these begin late. Returns the pairs of source and receiver, and
+/// how many of them are in different racks.
 fn broadcast(
     owner: &mut Owner,
     requesters: &[u64],
@@ -516,7 +519,8 @@ fn broadcast(
 }
 
 proptest! {
-    /// Goal: a broadcast enters each other rack once and no node has two receivers, whatever the order of requests.
+    /// Goal: a broadcast enters each other rack once and no node has two receivers, whatever the
+    /// order of requests.
     #[test]
     fn a_chain_goes_from_rack_to_rack_once(
         requesters in Just((2..=7).collect::<Vec<u64>>()).prop_shuffle(),
@@ -541,8 +545,8 @@ fn in_pods() -> Owner {
 }
 
 proptest! {
-    /// Goal: a broadcast enters each other rack once, and one of these transfers enters the other pod, whatever the
-    /// order of requests.
+    /// Goal: a broadcast enters each other rack once, and one of these transfers enters the other
+    /// pod, whatever the order of requests.
     #[test]
     fn a_chain_goes_into_each_pod_and_rack_once(
         requesters in Just((2..=8).collect::<Vec<u64>>()).prop_shuffle(),
@@ -556,8 +560,8 @@ proptest! {
     }
 }
 
-/// Goal: a third rack receives from the second one if the link of the first one is fully used, and else from a
-/// complete copy.
+/// Goal: a third rack receives from the second one if the link of the first one is fully used, and
+/// else from a complete copy.
 #[test]
 fn a_group_is_left_as_often_at_once_as_its_link_carries() {
     for (carries, source) in [(0, 4), (1, 4), (2, 2)] {
@@ -1075,8 +1079,8 @@ fn latest_is_the_highest_number_and_waits_for_a_higher_one() {
     assert_eq!(owner.receives(4, question(Some(10))), [answered(4, 5, Answer::Pending)]);
     let outbox = owner.receives(2, announced(&ids[2], instance(2, 4), true, Progress::Complete));
     assert_eq!(outbox, [answer(&ids[2])]);
-    // The result of a reduce whose epoch was aborted does not exist, although its name stays reserved for the next
-    // epoch.
+    // The result of a reduce whose epoch was aborted does not exist, although its name stays
+    // reserved for the next epoch.
     let sum = named(&owner, "12");
     owner.receives(2, reserve(&sum, instance(2, 5)));
     owner.receives(2, announced(&sum, instance(2, 6), true, growing()));
@@ -1123,7 +1127,8 @@ fn a_loss_is_reported_later_while_members_merge() {
     let member = owner.members.iter().find(|member| member.id == NodeId(2)).unwrap();
     let is_lost =
         |outbox: &Outbox| outbox.iter().any(|(_, message)| matches!(message, Message::Gone { .. }));
-    // It counts as a new member, and has not repeated its announcements for longer than the grace period.
+    // It counts as a new member, and has not repeated its announcements for longer than the grace
+    // period.
     owner.directory.merge(owner.now);
     owner.loses(2);
     assert_eq!(owner.source_of(3, &id), None);
@@ -1225,7 +1230,8 @@ fn a_restarted_receiver_still_serves_the_nodes_behind_it() {
     assert_eq!(outbox, [(NodeId(5), drop)]);
 }
 
-/// Goal: an owner that was declared dead for a while does not defend a name that was deleted and put again meanwhile.
+/// Goal: an owner that was declared dead for a while does not defend a name that was deleted and
+/// put again meanwhile.
 #[test]
 fn an_owner_that_catches_up_refuses_no_announcement() {
     let mut owner = Owner::new();
@@ -1267,8 +1273,9 @@ fn the_lower_of_two_live_rivals_stays_after_catching_up() {
     assert_eq!(owner.holders(&id), [2]);
 }
 
-/// Goal: an owner that may have missed a deletion accepts the next put, and loses no live object. Method: an entry of
-/// a node that was not an owner; then another instance; then an announcement of the holder of the first one.
+/// Goal: an owner that may have missed a deletion accepts the next put, and loses no live object.
+/// Method: an entry of a node that was not an owner; then another instance; then an announcement of
+/// the holder of the first one.
 #[test]
 fn an_owner_that_may_have_missed_a_deletion_requests_confirmation_of_holders() {
     let mut owner = Owner::new();
@@ -1389,7 +1396,8 @@ fn an_announcement_to_a_node_that_is_not_an_owner_expires() {
     assert_eq!(owner.holders(&id), []);
 }
 
-/// A reader announces an epoch that its maker has aborted, because it does not know the next one yet.
+/// A reader announces an epoch that its maker has aborted, because it does not know the next one
+/// yet.
 #[test]
 fn an_earlier_epoch_replaces_no_later_one_after_an_ownership_change() {
     let mut owner = Owner::new();

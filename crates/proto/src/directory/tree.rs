@@ -1,12 +1,16 @@
-//! The broadcast tree of one object: which nodes hold or receive a copy, and which of them receives from which.
+//! The broadcast tree of one object: which nodes hold or receive a copy, and which of them receives
+//! from which.
 //!
-//! A root is a holder without a source whose copy is complete, or grows where it is made. A source may be a node
-//! without a copy, if receivers report so; until that node announces a copy, the nodes behind it have no root.
+//! A root is a holder without a source whose copy is complete, or grows where it is made. A source
+//! may be a node without a copy, if receivers report so; until that node announces a copy, the
+//! nodes behind it have no root.
 //!
-//! Up to 16 holders are scanned, because most objects never have more than one. For more holders, the tree maintains
-//! roots and an index, so that no query scans all holders. A query about the path of one holder walks to its root.
+//! Up to 16 holders are scanned, because most objects never have more than one. For more holders,
+//! the tree maintains roots and an index, so that no query scans all holders. A query about the
+//! path of one holder walks to its root.
 //!
-//! Invariants: there is no circle; a complete copy has no source. Does not know why a source was chosen.
+//! Invariants: there is no circle; a complete copy has no source. Does not know why a source was
+//! chosen.
 
 use alloc::{
     boxed::Box,
@@ -41,8 +45,8 @@ pub(super) struct Lineage {
     pub(super) root: NodeId,
     /// The first receiver on the path from the root; `None` for the root itself.
     pub(super) branch: Option<NodeId>,
-    /// Relays between the holder and its root; `None` if the last node of the path is not a root, so that no bytes
-    /// come.
+    /// Relays between the holder and its root; `None` if the last node of the path is not a root,
+    /// so that no bytes come.
     pub(super) depth: Option<u32>,
     /// Whether the root has all bytes.
     pub(super) is_complete: bool,
@@ -63,8 +67,8 @@ struct RootPath {
 
 #[derive(Debug, Default)]
 struct Traffic {
-    /// Receivers with a pending move, each with its current source. They move to their planned source when that begins
-    /// to receive.
+    /// Receivers with a pending move, each with its current source. They move to their planned
+    /// source when that begins to receive.
     moves: BTreeMap<NodeId, NodeId>,
     branches: Branches,
     /// When receivers have reported a stall.
@@ -111,7 +115,8 @@ impl Tree {
         self.iter().map(|(node, _)| node)
     }
 
-    /// The roots: complete pinned copies first, then other complete copies, then growing pinned copies.
+    /// The roots: complete pinned copies first, then other complete copies, then growing pinned
+    /// copies.
     pub(super) fn roots(&self) -> impl Iterator<Item = NodeId> {
         let mut few: Vec<_> = match self.index {
             Some(_) => Vec::new(),
@@ -200,8 +205,8 @@ impl Tree {
         holder
     }
 
-    /// Removes a holder. Its receivers keep it as their source until they announce another one. Returns false if it
-    /// was not a holder.
+    /// Removes a holder. Its receivers keep it as their source until they announce another one.
+    /// Returns false if it was not a holder.
     pub(super) fn remove(&mut self, node: NodeId) -> bool {
         let Some(at) = self.at(node).filter(|_| self.get(node).is_some()) else { return false };
         self.detach(node);
@@ -214,7 +219,8 @@ impl Tree {
         true
     }
 
-    /// Sets the source of a holder. If that would be a circle, the holder has no source, and this returns false.
+    /// Sets the source of a holder. If that would be a circle, the holder has no source, and this
+    /// returns false.
     pub(super) fn attach(&mut self, node: NodeId, source: NodeId) -> bool {
         if self.source(node) == Some(source) && self.moving_from(node).is_none() {
             return true;
@@ -247,8 +253,8 @@ impl Tree {
         }
     }
 
-    /// Detaches a holder from its source until it is attached again; returns the source. Pending moves and reports are
-    /// kept.
+    /// Detaches a holder from its source until it is attached again; returns the source. Pending
+    /// moves and reports are kept.
     pub(super) fn set_aside(&mut self, node: NodeId) -> Option<NodeId> {
         let source = self.source(node)?;
         let at = self.at(node)?;
@@ -279,8 +285,8 @@ impl Tree {
         self.traffic.as_ref()?.moves.get(&node).copied()
     }
 
-    /// Removes the pending moves for which `is_meant(planned source, current source)` is true, and those without a
-    /// planned source. Returns each receiver with its current source.
+    /// Removes the pending moves for which `is_meant(planned source, current source)` is true, and
+    /// those without a planned source. Returns each receiver with its current source.
     pub(super) fn take_moves(
         &mut self,
         is_meant: impl Fn(NodeId, NodeId) -> bool,
@@ -320,7 +326,8 @@ impl Tree {
         }
     }
 
-    /// Removes and returns the receivers that reported a stall no later than `until` and nothing since.
+    /// Removes and returns the receivers that reported a stall no later than `until` and nothing
+    /// since.
     pub(super) fn take_stalled(&mut self, until: Instant) -> Vec<NodeId> {
         let Some(traffic) = &mut self.traffic else { return Vec::new() };
         let later = traffic.stalled.split_off(&(until + 1, NodeId(0)));
@@ -339,7 +346,8 @@ impl Tree {
         self.traffic.as_ref()?.branches.best(now, is_slow)
     }
 
-    /// Moves a receiver to another source at once; it keeps its blocks. Returns false if that would be a circle.
+    /// Moves a receiver to another source at once; it keeps its blocks. Returns false if that would
+    /// be a circle.
     pub(super) fn move_now(&mut self, now: Instant, node: NodeId, to: NodeId) -> bool {
         let Some((at, from)) = self.at(node).zip(self.source(node)) else { return false };
         let is_moved = self.attach(node, to);

@@ -1,4 +1,5 @@
-//! Names that end in a number, by prefix: the newest one is found without a walk through the others.
+//! Names that end in a number, by prefix: the newest one is found without a walk through the
+//! others.
 //!
 //! Has each name with a live object, and some whose object is gone since. Does not know entries.
 

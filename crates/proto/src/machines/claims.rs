@@ -1,4 +1,5 @@
-//! Claims: the ids and names that clients and reduces of this node hold until their objects are complete.
+//! Claims: the ids and names that clients and reduces of this node hold until their objects are
+//! complete.
 //!
 //! ```text
 //!   put          waiting (capacity, memory) --> claiming --> filling --> (complete)
@@ -6,14 +7,16 @@
 //!                  |            |          |
 //!                  +------------+----------+--> withdrawn, lost with its client, or taken by another node
 //! ```
-//! A put claims its name with the announcement of its copy; of a small object, that is all that it sends. A reservation,
-//! for a client or for the result of a reduce, has an instance that represents it at the owners: they reject the claims
-//! of others, and report to waiting nodes that its client or this node is gone. Both go to the primary owner, and to the
-//! backup owner too while the primary owner is unresponsive.
+//! A put claims its name with the announcement of its copy; of a small object, that is all that it
+//! sends. A reservation, for a client or for the result of a reduce, has an instance that
+//! represents it at the owners: they reject the claims of others, and report to waiting nodes that
+//! its client or this node is gone. Both go to the primary owner, and to the backup owner too while
+//! the primary owner is unresponsive.
 //!
-//! The ids that this node generates need no claim. A get of a reserved one waits here, and a small object reaches it in
-//! one message. Any client may put a slot, which is such an id: this node's part of the directory reserves it until its
-//! object is complete. Does not know copies, nor what reduces decide.
+//! The ids that this node generates need no claim. A get of a reserved one waits here, and a small
+//! object reaches it in one message. Any client may put a slot, which is such an id: this node's
+//! part of the directory reserves it until its object is complete. Does not know copies, nor what
+//! reduces decide.
 
 use alloc::{
     collections::{BTreeMap, BTreeSet},
@@ -67,7 +70,8 @@ pub(crate) enum PutPhase {
 /// An id or name that is held before its object exists.
 #[derive(Debug)]
 pub(crate) struct Reservation {
-    /// Represents it at its owners. No object ever has this instance. `None` for an id that its client alone can put.
+    /// Represents it at its owners. No object ever has this instance. `None` for an id that its
+    /// client alone can put.
     instance: Option<Instance>,
     state: State,
     /// The request that began it.
@@ -103,8 +107,8 @@ pub(crate) enum Ending {
 }
 
 impl Ending {
-    /// Why an object can't appear that the client has begun: names its host and process. `began` is what the client did,
-    /// and `until` what it had to outlive.
+    /// Why an object can't appear that the client has begun: names its host and process. `began` is
+    /// what the client did, and `until` what it had to outlive.
     pub(crate) fn detail(self, began: &str, until: &str, world: &World) -> String {
         let me = world.me();
         let address = world.members().address(me).map(|address| format!(" ({address})"));
@@ -137,7 +141,8 @@ impl Put {
             None => Progress::Partial { source: None },
         };
         let (id, meta, claim) = (self.id.clone(), copy.meta.clone(), true);
-        // A small object is complete when its name is confirmed; there is no further announcement to its owner.
+        // A small object is complete when its name is confirmed; there is no further announcement
+        // to its owner.
         let is_small = copy.inline.is_some();
         let lifetime = copy.terms.clone().map(|mut terms| {
             if is_small {
@@ -216,8 +221,8 @@ impl Claims {
         filling.map(|(instance, _)| *instance).collect()
     }
 
-    /// Claims the name or slot of an object that has capacity and memory. Returns false if it needs no claim: its client
-    /// has reserved it, or it has another generated id.
+    /// Claims the name or slot of an object that has capacity and memory. Returns false if it needs
+    /// no claim: its client has reserved it, or it has another generated id.
     ///
     /// # Errors
     /// The reason why the object can't be made: the node of its slot is gone.
@@ -244,9 +249,9 @@ impl Claims {
         Ok(true)
     }
 
-    /// Repeats a claim that will get no reply, after a membership change: its owner is gone or has lost the request. A
-    /// former owner does reply. Its reply counts, because a new owner may not know its entries yet, and could grant a
-    /// name that it refuses.
+    /// Repeats a claim that will get no reply, after a membership change: its owner is gone or has
+    /// lost the request. A former owner does reply. Its reply counts, because a new owner may not
+    /// know its entries yet, and could grant a name that it refuses.
     pub(crate) fn resend_claim(
         &mut self,
         instance: Instance,
@@ -264,8 +269,8 @@ impl Claims {
         }
     }
 
-    /// Confirms that the name is granted or not needed: the client may fill the object, or it is complete. Returns its
-    /// id and the request to reply to.
+    /// Confirms that the name is granted or not needed: the client may fill the object, or it is
+    /// complete. Returns its id and the request to reply to.
     pub(crate) fn confirm(&mut self, instance: Instance) -> Option<(ObjectId, Option<RequestId>)> {
         let put = self.puts.get_mut(&instance)?;
         put.phase = PutPhase::Filling;
@@ -279,8 +284,8 @@ impl Claims {
         }
     }
 
-    /// Ends an object that its client has filled. Returns its id and whether it was deleted meanwhile; `None` if the
-    /// client fills no such object.
+    /// Ends an object that its client has filled. Returns its id and whether it was deleted
+    /// meanwhile; `None` if the client fills no such object.
     pub(crate) fn seal(
         &mut self,
         client: ClientId,
@@ -317,7 +322,8 @@ impl Claims {
         self.add(id, Some(instance), State::Granted, request, Holder::Client(client));
     }
 
-    /// Requests a name from its owner. Returns false if this node has reserved or requested it already.
+    /// Requests a name from its owner. Returns false if this node has reserved or requested it
+    /// already.
     pub(crate) fn reserve(
         &mut self,
         id: &ObjectId,
@@ -350,7 +356,8 @@ impl Claims {
         self.reservations.get(id).is_some_and(Reservation::is_asked)
     }
 
-    /// The owner has granted the name. Returns whose it is, and the request to reply to, if it has no reply yet.
+    /// The owner has granted the name. Returns whose it is, and the request to reply to, if it has
+    /// no reply yet.
     pub(crate) fn granted(&mut self, id: &ObjectId) -> Option<(Holder, RequestId)> {
         let reservation = self.reservations.get_mut(id).filter(|it| it.is_asked())?;
         reservation.state = State::Granted;
@@ -376,8 +383,9 @@ impl Claims {
         self.reservations.get(id).is_some_and(|it| it.is_of(client) && it.state == state)
     }
 
-    /// Returns the id of an object that a client is about to make: a name of its choice, one that it has reserved, or
-    /// a new one. Refuses a name that a reduce of this node makes: the owner may not have its reservation yet.
+    /// Returns the id of an object that a client is about to make: a name of its choice, one that
+    /// it has reserved, or a new one. Refuses a name that a reduce of this node makes: the owner
+    /// may not have its reservation yet.
     pub(crate) fn id_for(
         &mut self,
         client: ClientId,
@@ -414,21 +422,22 @@ impl Claims {
         its.into_iter().for_each(|it| it.state = state);
     }
 
-    /// The object of a reserved id or name was not made: its client may try again, unless it was deleted and is not
-    /// reserved any more.
+    /// The object of a reserved id or name was not made: its client may try again, unless it was
+    /// deleted and is not reserved any more.
     pub(crate) fn reuse(&mut self, id: &ObjectId, client: ClientId) {
         self.set(id, client, State::Granted);
     }
 
-    /// A client has made the object of an id or name, or can't make it any more. The owners of a name then end the
-    /// reservation, if there is one.
+    /// A client has made the object of an id or name, or can't make it any more. The owners of a
+    /// name then end the reservation, if there is one.
     pub(crate) fn object_made(&mut self, id: &ObjectId, client: ClientId, world: &mut World) {
         if self.is_used(id, client) {
             self.forget(id, world);
         }
     }
 
-    /// Passes the reservation of an id or name to a reduce, whose result has it. Returns false if there is none.
+    /// Passes the reservation of an id or name to a reduce, whose result has it. Returns false if
+    /// there is none.
     pub(crate) fn pass_to_reduce(
         &mut self,
         id: &ObjectId,
@@ -447,11 +456,12 @@ impl Claims {
         true
     }
 
-    /// Ends the reservations of a client that is gone, or that closes while its views live on: no other client makes
-    /// the objects.
+    /// Ends the reservations of a client that is gone, or that closes while its views live on: no
+    /// other client makes the objects.
     pub(crate) fn end_client(&mut self, client: ClientId, ending: Ending, world: &mut World) {
         let its = self.reservations.iter().filter(|(_, it)| it.is_of(client));
-        // A client that is closed may still complete an object that it fills; one that is gone fills none.
+        // A client that is closed may still complete an object that it fills; one that is gone
+        // fills none.
         let broken = its.filter(|(_, it)| it.state != State::Used);
         for id in broken.map(|(id, _)| id.clone()).collect::<Vec<ObjectId>>() {
             if self.is_asked(&id) {
@@ -473,15 +483,16 @@ impl Claims {
         }
     }
 
-    /// Withdraws the reservation of a name or slot, for which nothing waits any more or which another node has got.
+    /// Withdraws the reservation of a name or slot, for which nothing waits any more or which
+    /// another node has got.
     pub(crate) fn withdraw(&mut self, id: &ObjectId, world: &mut World) -> Option<Reservation> {
         let instance = self.reservations.get(id)?.instance?;
         world.send_owners(id, &Message::Withdraw { id: id.clone(), instance });
         self.remove(id, world)
     }
 
-    /// Forgets a reservation whose id was deleted, or whose object is made or can't be. Returns the instance that
-    /// represents it at its owners.
+    /// Forgets a reservation whose id was deleted, or whose object is made or can't be. Returns the
+    /// instance that represents it at its owners.
     pub(crate) fn forget(&mut self, id: &ObjectId, world: &mut World) -> Option<Instance> {
         self.remove(id, world)?.instance
     }
@@ -500,7 +511,8 @@ impl Claims {
         key_after(&self.reservations, after)
     }
 
-    /// Sends the reservation of a name to its new owners: to the backup owner only if the primary owner has granted it.
+    /// Sends the reservation of a name to its new owners: to the backup owner only if the primary
+    /// owner has granted it.
     pub(crate) fn resend_reservation(
         &self,
         id: &ObjectId,
@@ -532,7 +544,8 @@ impl Claims {
         self.reservations.len()
     }
 
-    /// Repeats the claims that a primary owner has not replied to at the backup owners, because it is unresponsive.
+    /// Repeats the claims that a primary owner has not replied to at the backup owners, because it
+    /// is unresponsive.
     pub(crate) fn primary_unresponsive(&self, primary: NodeId, table: &Table, world: &mut World) {
         for (instance, put) in &self.puts {
             if put.phase == PutPhase::Claiming(primary)
@@ -552,8 +565,8 @@ impl Claims {
     }
 }
 
-/// Sends a claim to the primary owner, and to the backup owner too if the primary owner is unresponsive. Returns the
-/// primary owner.
+/// Sends a claim to the primary owner, and to the backup owner too if the primary owner is
+/// unresponsive. Returns the primary owner.
 fn send(id: &ObjectId, claim: Message, world: &mut World) -> NodeId {
     send_to_backup(id, &claim, world);
     let owner = world.members().owners(id).primary;

@@ -1,9 +1,9 @@
 //! Leases that clients of this node have taken: of their jobs, and of objects.
 //!
-//! The owners of a lease record which nodes have such clients ([`crate::directory`]). This node reports it to them
-//! when the first client takes the lease, when the last one is gone, and again when the owners have changed. It
-//! remembers a released lease for as long as the owners wait, so that a new owner learns of the release too. Does not
-//! know objects.
+//! The owners of a lease record which nodes have such clients ([`crate::directory`]). This node
+//! reports it to them when the first client takes the lease, when the last one is gone, and again
+//! when the owners have changed. It remembers a released lease for as long as the owners wait, so
+//! that a new owner learns of the release too. Does not know objects.
 
 use alloc::{
     collections::{BTreeMap, btree_map::Entry},
@@ -31,7 +31,8 @@ pub(crate) struct ClientLeases {
 #[derive(Debug, Default)]
 struct LeaseHolders {
     by: BTreeMap<ClientId, LeaseHolder>,
-    /// The request of the last client that is gone, which ends when the lease is forgotten or taken again.
+    /// The request of the last client that is gone, which ends when the lease is forgotten or taken
+    /// again.
     last: Option<RequestId>,
     /// When to forget that the last client is gone.
     forgotten_at: Option<Instant>,
@@ -161,7 +162,8 @@ impl ClientLeases {
 }
 
 impl LeaseHolders {
-    /// Removes a client. Schedules that the lease is forgotten, if that was the last one. Returns whether it was.
+    /// Removes a client. Schedules that the lease is forgotten, if that was the last one. Returns
+    /// whether it was.
     fn remove(&mut self, client: ClientId, world: &mut World) -> bool {
         let Some(LeaseHolder { request, .. }) = self.by.remove(&client) else { return false };
         let is_last = self.by.is_empty();

@@ -1,7 +1,8 @@
-//! The reduces that clients of this node started: each from its first input until its result is complete or void. Also
-//! results that wait for capacity, and what happened to inputs.
+//! The reduces that clients of this node started: each from its first input until its result is
+//! complete or void. Also results that wait for capacity, and what happened to inputs.
 //!
-//! The decisions of a reduce are in [`crate::reduce`]. Does not know copies, nor how a step is carried out.
+//! The decisions of a reduce are in [`crate::reduce`]. Does not know copies, nor how a step is
+//! carried out.
 
 use alloc::{
     boxed::Box,
@@ -259,7 +260,8 @@ impl Coordinator {
         self.all.insert(key, started);
     }
 
-    /// Passes a fact to a reduce, with the state of this node that it needs to plan; returns the steps to carry out.
+    /// Passes a fact to a reduce, with the state of this node that it needs to plan; returns the
+    /// steps to carry out.
     pub(crate) fn update(
         &mut self,
         key: ReduceId,
@@ -296,7 +298,8 @@ impl Coordinator {
         steps
     }
 
-    /// Reports to a reduce that a position waits for the stream of a child; returns the steps to carry out.
+    /// Reports to a reduce that a position waits for the stream of a child; returns the steps to
+    /// carry out.
     pub(crate) fn stall_reported(
         &mut self,
         (key, epoch): (ReduceId, u32),
@@ -322,7 +325,8 @@ impl Coordinator {
         });
     }
 
-    /// Makes the result of the current epoch wait for capacity. Returns false if there is no such reduce.
+    /// Makes the result of the current epoch wait for capacity. Returns false if there is no such
+    /// reduce.
     pub(crate) fn await_result(
         &mut self,
         instance: Instance,
@@ -351,7 +355,8 @@ impl Coordinator {
         self.awaited_results.get(&self.maker(id)?).map(|target| target.instance)
     }
 
-    /// Drops the waiting result of a void epoch; returns its instance, unless a fold into it has begun.
+    /// Drops the waiting result of a void epoch; returns its instance, unless a fold into it has
+    /// begun.
     pub(crate) fn drop_target(&mut self, key: FoldKey) -> Option<Instance> {
         self.awaited_results.get(&key.reduce).filter(|target| target.key == key)?;
         self.awaited_results.remove(&key.reduce).map(|target| target.instance)
@@ -372,7 +377,8 @@ impl Coordinator {
         Some(reduce)
     }
 
-    /// Records and returns the inputs of a complete result. Forgets those of the oldest results beyond the limit.
+    /// Records and returns the inputs of a complete result. Forgets those of the oldest results
+    /// beyond the limit.
     pub(crate) fn remember_folded(&mut self, reduce: &Reduce) -> Vec<ObjectId> {
         let folded = reduce.folded();
         self.remember(reduce.result(), folded.clone(), reduce.lost());

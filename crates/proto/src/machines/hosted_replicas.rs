@@ -1,4 +1,5 @@
-//! Replicas and handed-over copies of other nodes: those in transfer to this node, and those that are here.
+//! Replicas and handed-over copies of other nodes: those in transfer to this node, and those that
+//! are here.
 //!
 //! Does not know how they are transferred, nor who needs their capacity.
 
@@ -145,7 +146,8 @@ impl HostedReplicas {
         owed
     }
 
-    /// Cancels the transfer of a copy that the requester does not have any more. Returns whether it was in transfer.
+    /// Cancels the transfer of a copy that the requester does not have any more. Returns whether it
+    /// was in transfer.
     pub(crate) fn cancel(&mut self, requester: NodeId, id: &ObjectId, instance: Instance) -> bool {
         let replica = self.incoming.get(id);
         let is_it = replica.is_some_and(|it| (it.requester, it.instance) == (requester, instance));
@@ -155,8 +157,8 @@ impl HostedReplicas {
         is_it
     }
 
-    /// Refuses a replica for lack of capacity, so that the requester can choose another node. Returns false if the
-    /// requester waits instead.
+    /// Refuses a replica for lack of capacity, so that the requester can choose another node.
+    /// Returns false if the requester waits instead.
     pub(crate) fn refuse_without_capacity(&mut self, id: &ObjectId, world: &mut World) -> bool {
         let is_refused = self.incoming.get(id).is_some_and(|replica| !replica.may_wait);
         if is_refused {
@@ -165,8 +167,8 @@ impl HostedReplicas {
         is_refused
     }
 
-    /// Records a replica of `bytes` bytes for the requester. If the requester leaves, the copy stays here for good and
-    /// is not recorded.
+    /// Records a replica of `bytes` bytes for the requester. If the requester leaves, the copy
+    /// stays here for good and is not recorded.
     pub(crate) fn host(&mut self, replica: IncomingReplica, was_pinned: bool, bytes: u64) {
         let IncomingReplica { requester, instance, may_wait: leaves } = replica;
         if leaves {
@@ -201,7 +203,8 @@ impl HostedReplicas {
         self.hosted.remove(instance);
     }
 
-    /// Releases a replica that the requester does not need any more. Returns whether it was kept for that node.
+    /// Releases a replica that the requester does not need any more. Returns whether it was kept
+    /// for that node.
     pub(crate) fn release(&mut self, requester: NodeId, instance: Instance) -> bool {
         let is_its = self.hosted.requester(instance) == Some(requester);
         if is_its {
@@ -210,7 +213,8 @@ impl HostedReplicas {
         is_its
     }
 
-    /// Replicas that can be given back, enough for `missing` bytes or all of them, and the bytes that they take.
+    /// Replicas that can be given back, enough for `missing` bytes or all of them, and the bytes
+    /// that they take.
     pub(crate) fn returnable(
         &self,
         missing: u64,

@@ -1,5 +1,5 @@
-//! Progress of leaving: the pinned copies that other members are requested to keep, and what this node waits for before it
-//! may close. Also the members that wait for this node before they leave.
+//! Progress of leaving: the pinned copies that other members are requested to keep, and what this
+//! node waits for before it may close. Also the members that wait for this node before they leave.
 //!
 //! [`crate::machines::replicas`] finds a member for each copy. The sequence is in [`crate::node`].
 
@@ -159,7 +159,8 @@ impl Leaving {
         }
     }
 
-    /// Removes a copy that a client was filling when this node began to leave. Returns whether the walk has passed it.
+    /// Removes a copy that a client was filling when this node began to leave. Returns whether the
+    /// walk has passed it.
     pub(crate) fn filled(&mut self, instance: Instance) -> bool {
         let is_reached = self.is_over || Some(instance) <= self.reached;
         self.work().is_some_and(|work| {
@@ -213,8 +214,8 @@ impl Leaving {
         }
     }
 
-    /// Stops handing over copies if nothing is left to wait for, or its time is over. `is_done` returns whether nothing
-    /// else is.
+    /// Stops handing over copies if nothing is left to wait for, or its time is over. `is_done`
+    /// returns whether nothing else is.
     pub(crate) fn end_if_done(&mut self, is_done: impl FnOnce() -> bool, now: Instant) {
         let is_over = self.is_over;
         let Some(work) = self.work() else { return };

@@ -1,7 +1,8 @@
 //! Membership in this node's view: members, suspected members, and reconnects to lost ones.
 //!
-//! Owns the failure detector and the redial. Does not know what a change means for objects, reduces and requests: it
-//! returns each change, and [`super::membership_change`] passes it to the machines whose state other nodes hold.
+//! Owns the failure detector and the redial. Does not know what a change means for objects, reduces
+//! and requests: it returns each change, and [`super::membership_change`] passes it to the machines
+//! whose state other nodes hold.
 
 use alloc::{
     collections::{BTreeMap, BTreeSet},
@@ -40,9 +41,11 @@ pub(crate) enum DepartureReason {
     Left,
     /// This node detected that its process has ended: it will repeat none of its messages.
     ProcessEnded,
-    /// This node does not accept it as a member any more, because the information of the shell about it has changed.
+    /// This node does not accept it as a member any more, because the information of the shell
+    /// about it has changed.
     Revoked { reason: String },
-    /// This node detected that it is unresponsive in this incarnation, and announces that to the others.
+    /// This node detected that it is unresponsive in this incarnation, and announces that to the
+    /// others.
     Unresponsive { incarnation: u32, reason: String },
     /// Another node detected that it is unresponsive.
     Reported { reason: String },
@@ -122,8 +125,8 @@ impl Membership {
         self.unmet.remove(&from);
     }
 
-    /// Handles a node that introduced itself, or replied to a connection of this node. Returns `None` if it is this
-    /// node.
+    /// Handles a node that introduced itself, or replied to a connection of this node. Returns
+    /// `None` if it is this node.
     pub(crate) fn peer_up(&mut self, member: Member, world: &mut World) -> Option<Joined> {
         if member.id == world.me() {
             return None;
@@ -157,8 +160,9 @@ impl Membership {
         world: &mut World,
     ) -> Option<MembershipChange> {
         let before = world.members().clone();
-        // A departed node is a member again only by its own message. Reports of others may predate its departure, and
-        // two nodes that trusted each other's outdated reports would exchange them forever.
+        // A departed node is a member again only by its own message. Reports of others may predate
+        // its departure, and two nodes that trusted each other's outdated reports would exchange
+        // them forever.
         let is_news = |member: &Member| {
             !before.contains(member.id) && (member.id == from || !before.is_departed(member.id))
         };
@@ -167,8 +171,8 @@ impl Membership {
             .filter(|member| is_news(member))
             .map(|member| (member.id, *member))
             .collect();
-        // Accept as many as the limits of members and of unmet members allow. The others introduce themselves, or are
-        // reported again by members that this node meets.
+        // Accept as many as the limits of members and of unmet members allow. The others introduce
+        // themselves, or are reported again by members that this node meets.
         let calls = UNMET_MAX.saturating_sub(self.unmet.len());
         let places = MEMBERS_MAX.saturating_sub(before.len());
         if new.len() > calls.min(places) {
@@ -195,7 +199,8 @@ impl Membership {
         Some(MembershipChange::new(before, None))
     }
 
-    /// Handles a connection that broke and cannot be restored now. Returns the loss, if the node is lost with it.
+    /// Handles a connection that broke and cannot be restored now. Returns the loss, if the node is
+    /// lost with it.
     pub(crate) fn peer_unreachable(
         &mut self,
         node: NodeId,
@@ -277,7 +282,8 @@ impl Membership {
         spread(outbox, world);
     }
 
-    /// Handles the report that `from` declared a node dead. Returns the loss, if this node accepts it.
+    /// Handles the report that `from` declared a node dead. Returns the loss, if this node accepts
+    /// it.
     pub(crate) fn reported_down(
         &mut self,
         from: NodeId,
@@ -290,8 +296,9 @@ impl Membership {
             // A member that believed the report learns that this node is alive.
             world.send(from, Message::Members(Vec::from([world.my_member()])));
         } else if incarnation == ENDED {
-            // The node refused a connection of the sender. If its process has ended, this node detects that by a probe
-            // of its own. If not, for example if only the sender's path to it is blocked, the node replies.
+            // The node refused a connection of the sender. If its process has ended, this node
+            // detects that by a probe of its own. If not, for example if only the sender's path to
+            // it is blocked, the node replies.
             self.probe_now(node, world);
         } else if self.swim.is_refuted(node, incarnation) {
             let incarnation = self.swim.incarnation_of(node);
@@ -315,8 +322,8 @@ impl Membership {
         self.failed.reconnect_failed(node, failure);
     }
 
-    /// Probes members that are due and reconnects to lost ones. Returns the members that were unresponsive for too
-    /// long; the caller loses them one by one.
+    /// Probes members that are due and reconnects to lost ones. Returns the members that were
+    /// unresponsive for too long; the caller loses them one by one.
     pub(crate) fn expire(&mut self, world: &mut World) -> Vec<(NodeId, DepartureReason)> {
         let mut outbox = Vec::new();
         let dead = self.swim.expire(world.now(), world.members(), &mut outbox);

@@ -1,4 +1,5 @@
-//! Membership changes, for machines whose state other nodes hold: which nodes need requests and announcements again.
+//! Membership changes, for machines whose state other nodes hold: which nodes need requests and
+//! announcements again.
 
 use alloc::{
     collections::{BTreeMap, BTreeSet},
@@ -11,11 +12,12 @@ use crate::{
     members::{Member, Members},
 };
 
-/// Members joined, left or failed, or members need everything again. Several changes in a row are one change.
+/// Members joined, left or failed, or members need everything again. Several changes in a row are
+/// one change.
 #[derive(Clone, Debug)]
 pub(crate) struct MembershipChange {
-    /// The members before the change. Of several changes, the nodes that were a member before any of them: an owner
-    /// among those was an owner all the time.
+    /// The members before the change. Of several changes, the nodes that were a member before any
+    /// of them: an owner among those was an owner all the time.
     pub(crate) before: Members,
     /// The nodes that may have lost what they received before.
     rejoined: BTreeSet<NodeId>,
@@ -66,7 +68,8 @@ impl MembershipChange {
         now.iter().filter(|owner| self.concerns(*owner, then.contains(*owner))).collect()
     }
 
-    /// The primary owner of `id`, if it was not the primary owner before, or needs everything again.
+    /// The primary owner of `id`, if it was not the primary owner before, or needs everything
+    /// again.
     pub(crate) fn new_owner(&self, id: &ObjectId, world: &World) -> Option<NodeId> {
         let (then, now) = (self.before.owners(id).primary, world.members().owners(id).primary);
         self.concerns(now, then == now).then_some(now)

@@ -1,6 +1,8 @@
-//! The machines of a node. Each owns one part of the node's state in private fields, and is tested alone.
+//! The machines of a node. Each owns one part of the node's state in private fields, and is tested
+//! alone.
 //!
-//! Machines do not depend on [`crate::node`], which calls them and passes the other state that they need.
+//! Machines do not depend on [`crate::node`], which calls them and passes the other state that they
+//! need.
 //!
 //! | machine | owns |
 //! |---|---|

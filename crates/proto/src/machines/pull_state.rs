@@ -25,7 +25,8 @@ pub(crate) struct Pull {
     /// Sources that failed, to be used only if no other node has it.
     pub(crate) avoid: Vec<NodeId>,
     pub(crate) not_here: Option<(NodeId, Instance)>,
-    /// Whether it was located. If so, a deletion ends the pull; otherwise the pull waits for the next put of the name.
+    /// Whether it was located. If so, a deletion ends the pull; otherwise the pull waits for the
+    /// next put of the name.
     pub(crate) seen: bool,
     pub(crate) failures: u32,
     /// Sources from which it arrived with the wrong digest.
@@ -38,7 +39,8 @@ pub(crate) struct Pull {
 
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum PullPhase {
-    /// `backup_at`: when the backup owner gets the request too; `None` once the primary owner has acknowledged it.
+    /// `backup_at`: when the backup owner gets the request too; `None` once the primary owner has
+    /// acknowledged it.
     Locating {
         backup_at: Option<Instant>,
     },
@@ -49,8 +51,8 @@ pub(crate) enum PullPhase {
         meter: RateMeter,
         /// Bytes that are still missing, according to the shell.
         missing: u64,
-        /// The usual receive rate of this node before the transfer, in bytes per second: a slow transfer lowers the
-        /// usual rate.
+        /// The usual receive rate of this node before the transfer, in bytes per second: a slow
+        /// transfer lowers the usual rate.
         usual: Option<u64>,
     },
     Backoff {
@@ -94,8 +96,8 @@ impl Pull {
         }
     }
 
-    /// Begins a transfer of an object of `size` bytes, of which another source may have sent a part. `usual` is the
-    /// usual receive rate of this node, in bytes per second.
+    /// Begins a transfer of an object of `size` bytes, of which another source may have sent a
+    /// part. `usual` is the usual receive rate of this node, in bytes per second.
     pub(crate) fn receive(
         &mut self,
         instance: Instance,
@@ -111,9 +113,9 @@ impl Pull {
         self.transfers += 1;
     }
 
-    /// Handles an object that arrived complete with the wrong digest, and whose last source is `source`. If the same
-    /// happened with that source before, all other holders were tried, because the owner chooses an avoided source
-    /// last.
+    /// Handles an object that arrived complete with the wrong digest, and whose last source is
+    /// `source`. If the same happened with that source before, all other holders were tried,
+    /// because the owner chooses an avoided source last.
     pub(crate) fn mismatched(&mut self, source: NodeId) -> DigestMismatch {
         if let PullPhase::Receiving { instance, .. } = self.phase {
             self.phase = PullPhase::Located(instance);
@@ -134,8 +136,8 @@ impl Pull {
         DigestMismatch::One
     }
 
-    /// Pauses after a failed source, or an offered source that cannot be used now: the owner gets another request
-    /// later.
+    /// Pauses after a failed source, or an offered source that cannot be used now: the owner gets
+    /// another request later.
     pub(crate) fn pause(&mut self, now: Instant) {
         self.failures += 1;
         self.phase = PullPhase::Backoff { until: now + pause_ns(self.failures) };
@@ -148,7 +150,8 @@ impl Pull {
                 format!("its owner, node {owner}, has not replied yet")
             }
             PullPhase::Locating { backup_at: None } => "no client has put it".into(),
-            // The store reports how much capacity is missing; this text applies to any position in the queue.
+            // The store reports how much capacity is missing; this text applies to any position in
+            // the queue.
             PullPhase::Located(_) => "it waits for capacity on this node".into(),
             PullPhase::Receiving { .. } => "it is arriving".into(),
             PullPhase::Backoff { .. } => {
@@ -172,8 +175,8 @@ pub(crate) enum DigestMismatch {
 /// How often an object from several sources is fetched again before the last one counts as corrupt.
 const MIXED_MAX: u32 = 3;
 
-/// How long to wait after a failure: 40 ms, doubled each time up to 1.28 s. By then the directory has removed a source
-/// that is lost.
+/// How long to wait after a failure: 40 ms, doubled each time up to 1.28 s. By then the directory
+/// has removed a source that is lost.
 pub(crate) fn pause_ns(failures: u32) -> u64 {
     20_000_000 << failures.min(6)
 }

@@ -2,9 +2,9 @@
 //!
 //! One pull ([`super::pull_state`]) serves all local readers and all receivers behind this node.
 //!
-//! Also records the sources to avoid: those that failed a pull, and those that sent corrupt blocks. Each corrupt block
-//! is fetched again, from any source. A relay passes on the checksums of the first source, so a corrupt block was
-//! changed by the direct source or on the way from it.
+//! Also records the sources to avoid: those that failed a pull, and those that sent corrupt blocks.
+//! Each corrupt block is fetched again, from any source. A relay passes on the checksums of the
+//! first source, so a corrupt block was changed by the direct source or on the way from it.
 //!
 //! Does not know which copies are here, nor which readers wait.
 
@@ -28,7 +28,8 @@ pub(crate) struct Pulls {
     all: Timed<ObjectId, Pull>,
     /// The number of corrupt blocks that each member has sent.
     corrupt: BTreeMap<NodeId, u32>,
-    /// The rate at which this node receives from healthy sources, in bytes per second, once it was measured.
+    /// The rate at which this node receives from healthy sources, in bytes per second, once it was
+    /// measured.
     usual_rate: Option<u64>,
     /// That this node receives slowly, as reported by an owner.
     slow: Option<SlowNotice>,
@@ -125,7 +126,8 @@ impl Pulls {
         self.all.remove(id).map(|pull| pull.phase)
     }
 
-    /// Marks the owner as requested. Returns the sources to avoid, and the last one that had no such copy.
+    /// Marks the owner as requested. Returns the sources to avoid, and the last one that had no
+    /// such copy.
     #[allow(clippy::type_complexity)]
     pub(crate) fn begin_locate(
         &mut self,
@@ -174,8 +176,8 @@ impl Pulls {
         known.is_some()
     }
 
-    /// Records that the object was located: it waits for capacity, or its owner has sent its bytes. Returns false if
-    /// no pull of it exists.
+    /// Records that the object was located: it waits for capacity, or its owner has sent its bytes.
+    /// Returns false if no pull of it exists.
     pub(crate) fn locate_at(&mut self, id: &ObjectId, instance: Instance) -> bool {
         self.all.update(id, |pull| pull.phase = PullPhase::Located(instance)).is_some()
     }
@@ -185,13 +187,15 @@ impl Pulls {
         self.all.update(id, |pull| pull.pause(now));
     }
 
-    /// Begins a transfer of an object of `size` bytes, of which another source may have sent a part before.
+    /// Begins a transfer of an object of `size` bytes, of which another source may have sent a part
+    /// before.
     pub(crate) fn receive(&mut self, id: &ObjectId, instance: Instance, size: u64, now: Instant) {
         let usual = self.usual_rate;
         self.all.update(id, |pull| pull.receive(instance, size, usual, now));
     }
 
-    /// Handles an object that arrived complete with the wrong digest. Returns `None` if no pull of it exists.
+    /// Handles an object that arrived complete with the wrong digest. Returns `None` if no pull of
+    /// it exists.
     pub(crate) fn mismatched(&mut self, id: &ObjectId, source: NodeId) -> Option<DigestMismatch> {
         self.all.update(id, |pull| pull.mismatched(source))
     }
@@ -207,7 +211,8 @@ impl Pulls {
             || self.unreliable().any(|other| other == node)
     }
 
-    /// Records that a source failed. Returns whether it is the first failure of this pull, `None` if no pull exists.
+    /// Records that a source failed. Returns whether it is the first failure of this pull, `None`
+    /// if no pull exists.
     pub(crate) fn failed(
         &mut self,
         id: &ObjectId,
@@ -243,8 +248,8 @@ impl Pulls {
         self.usual_rate = rate;
     }
 
-    /// Records progress, while `shares - 1` other transfers share the link. Returns the rate, if a report to the owner
-    /// is due.
+    /// Records progress, while `shares - 1` other transfers share the link. Returns the rate, if a
+    /// report to the owner is due.
     pub(crate) fn grew(
         &mut self,
         id: &ObjectId,
@@ -261,8 +266,8 @@ impl Pulls {
             meter.grew(now, received, shares, *usual)
         });
         let rate = rate.flatten()?;
-        // It is no longer slow, compared with the rate of others at the time of the report, which was `times` times
-        // higher.
+        // It is no longer slow, compared with the rate of others at the time of the report, which
+        // was `times` times higher.
         self.slow.take_if(|slow| {
             slow.bytes_per_second.saturating_mul(slow.times)
                 < rate.fair().saturating_mul(SLOW_TIMES)
@@ -281,8 +286,8 @@ impl Pulls {
         ReceiveRate { slowness: known.map_or(1, |slow| slow.times), usual: self.usual_rate }
     }
 
-    /// Handles a transfer in which nothing has arrived for a while. Returns the instance, and which owner gets the
-    /// report.
+    /// Handles a transfer in which nothing has arrived for a while. Returns the instance, and which
+    /// owner gets the report.
     pub(crate) fn stalled(
         &mut self,
         id: &ObjectId,
@@ -347,7 +352,8 @@ impl Pulls {
         failed
     }
 
-    /// Sources to use only if no other node has the object: those that failed, and those that send corrupt blocks.
+    /// Sources to use only if no other node has the object: those that failed, and those that send
+    /// corrupt blocks.
     pub(crate) fn avoided(&self, id: &ObjectId) -> Vec<NodeId> {
         let failed = self.all.get(id).map_or_else(Vec::new, |pull| pull.avoid.clone());
         self.with_unreliable(failed)

@@ -1,8 +1,10 @@
-//! Questions of this node to the owners of objects, or to one member, each until the answer that closes it.
+//! Questions of this node to the owners of objects, or to one member, each until the answer that
+//! closes it.
 //!
-//! The primary owner gets each question. The backup owner gets it too if the primary owner is unresponsive, does not
-//! answer in time, or has no object to watch yet. When the owners change, the new ones get it, and
-//! the former ones a cancellation. Does not know what follows from an answer.
+//! The primary owner gets each question. The backup owner gets it too if the primary owner is
+//! unresponsive, does not answer in time, or has no object to watch yet. When the owners change,
+//! the new ones get it, and the former ones a cancellation. Does not know what follows from an
+//! answer.
 
 use crate::{
     error::Error,
@@ -39,7 +41,8 @@ pub(crate) struct Questions {
     unanswered: BTreeMap<Asker, usize>,
     /// The number of questions for a newer name.
     latest: usize,
-    /// The walk through the questions after an owner has become unresponsive: the last one that it has reached.
+    /// The walk through the questions after an owner has become unresponsive: the last one that it
+    /// has reached.
     walk: Option<Option<QuestionId>>,
     /// When to continue with what is due: at most a slice of the questions is handled at a time.
     resumed_at: Instant,
@@ -149,7 +152,8 @@ impl Questions {
         number
     }
 
-    /// Sends a question to its primary owner, and to the backup owner if the primary is unresponsive.
+    /// Sends a question to its primary owner, and to the backup owner if the primary is
+    /// unresponsive.
     fn send(&mut self, number: QuestionId, world: &mut World) {
         let Some(open) = self.open.get(&number) else { return };
         let question = open.question.clone();
@@ -236,8 +240,8 @@ impl Questions {
         if !was_answered {
             self.has_answer(asker);
         }
-        // Otherwise, if the primary owner freezes or is partitioned before the object appears, the notification would
-        // be late by the time until its failure is detected.
+        // Otherwise, if the primary owner freezes or is partitioned before the object appears, the
+        // notification would be late by the time until its failure is detected.
         let is_watched = matches!(question, Question::Watch { .. })
             && *answer == Answer::Pending
             && !matches!(asker, Asker::Parts(_));
@@ -247,7 +251,8 @@ impl Questions {
         Some((asker, question))
     }
 
-    /// Closes a question. The owners that have it, except the owner that closed it, get a cancellation.
+    /// Closes a question. The owners that have it, except the owner that closed it, get a
+    /// cancellation.
     pub(crate) fn close(
         &mut self,
         number: QuestionId,
@@ -362,7 +367,8 @@ impl Questions {
         }
     }
 
-    /// Sends a question to the owners that do not have it. Returns the error if it was for a member that is gone.
+    /// Sends a question to the owners that do not have it. Returns the error if it was for a member
+    /// that is gone.
     pub(crate) fn follow_owners(
         &mut self,
         number: QuestionId,
@@ -488,7 +494,8 @@ mod tests {
         assert_eq!(questions.len(), 2);
     }
 
-    /// Goal: neither a membership change nor an unresponsive owner holds up a node with very many questions.
+    /// Goal: neither a membership change nor an unresponsive owner holds up a node with very many
+    /// questions.
     #[test]
     fn an_event_sends_a_slice_of_the_questions_to_new_owners() {
         let (mut world, mut questions) = (World::of(5), Questions::default());

@@ -1,12 +1,13 @@
-//! Range reads: rows or bytes of objects that arrive on this node for one client each, without the rest.
+//! Range reads: rows or bytes of objects that arrive on this node for one client each, without the
+//! rest.
 //!
 //! ```text
 //!   Watching --> Admitting --> Locating --> Receiving --> (complete)
 //!      ^                          |             |
 //!      +--------- Backoff <-------+-------------+  no source, or it failed; the received blocks stay
 //! ```
-//! The bytes go to a private copy under a new instance. It is never announced, and removed when its reader releases
-//! it. Does not know copies, members or owners' replies.
+//! The bytes go to a private copy under a new instance. It is never announced, and removed when its
+//! reader releases it. Does not know copies, members or owners' replies.
 
 use alloc::{collections::BTreeMap, format, string::String, vec::Vec};
 
@@ -146,8 +147,8 @@ impl RangeReads {
         Some(read)
     }
 
-    /// Records which owner reported the object. Returns what the client wants, and the private copy if there is one;
-    /// `None` if the request does not wait for the report.
+    /// Records which owner reported the object. Returns what the client wants, and the private copy
+    /// if there is one; `None` if the request does not wait for the report.
     pub(crate) fn reported(
         &mut self,
         request: RequestId,
@@ -224,7 +225,8 @@ impl RangeReads {
         });
     }
 
-    /// Records that a source failed. Returns whether it is the first failure; `None` if nothing arrives from it.
+    /// Records that a source failed. Returns whether it is the first failure; `None` if nothing
+    /// arrives from it.
     pub(crate) fn failed(
         &mut self,
         request: RequestId,

@@ -1,5 +1,5 @@
-//! Readers: client requests that wait for an object here, copies that clients read or other nodes receive, and
-//! receivers that wait for the first byte.
+//! Readers: client requests that wait for an object here, copies that clients read or other nodes
+//! receive, and receivers that wait for the first byte.
 //!
 //! Does not know how an object comes to this node, nor what a copy is.
 
@@ -23,7 +23,8 @@ pub(crate) struct Readers {
     reads: BTreeMap<ClientId, BTreeMap<Instance, u32>>,
     /// Copies that this node sends to others, and since when.
     serves: BTreeMap<ServeId, (Instance, Instant)>,
-    /// Receivers that were sent here before the first byte, by object, each with the instance that it wants.
+    /// Receivers that were sent here before the first byte, by object, each with the instance that
+    /// it wants.
     parked: BTreeMap<ObjectId, BTreeMap<ServeId, Instance>>,
     parked_for: BTreeMap<ServeId, ObjectId>,
 }
@@ -53,8 +54,8 @@ impl ByObject {
 }
 
 impl Readers {
-    /// The numbers of objects that clients wait for and follow, of copies that they read, of transfers to other nodes,
-    /// and of waiting receivers.
+    /// The numbers of objects that clients wait for and follow, of copies that they read, of
+    /// transfers to other nodes, and of waiting receivers.
     pub(crate) fn counts(&self) -> [(&'static str, usize); 5] {
         let reads = self.reads.values().map(BTreeMap::len).sum();
         let (waiting, followers) = (self.waiting.0.len(), self.followers.0.len());
@@ -145,7 +146,8 @@ impl Readers {
         self.parked.contains_key(id)
     }
 
-    /// Removes and returns the receivers that waited for an object, each with the instance that it wants.
+    /// Removes and returns the receivers that waited for an object, each with the instance that it
+    /// wants.
     pub(crate) fn take_parked(&mut self, id: &ObjectId) -> BTreeMap<ServeId, Instance> {
         let taken = self.parked.remove(id).unwrap_or_default();
         for serve in taken.keys() {

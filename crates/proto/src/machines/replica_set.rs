@@ -1,8 +1,9 @@
 //! Replicas of one pinned copy: which nodes were requested to keep one, and which keep it.
 //!
-//! A node may take long to fetch a large object, or may never reply. After its deadline ([`replica_timeout_ns`]), another
-//! node is requested in addition. The first one that has the object keeps it; a later one is released. A client's
-//! request fails when every other node was requested and twice the time has passed.
+//! A node may take long to fetch a large object, or may never reply. After its deadline
+//! ([`replica_timeout_ns`]), another node is requested in addition. The first one that has the
+//! object keeps it; a later one is released. A client's request fails when every other node was
+//! requested and twice the time has passed.
 //!
 //! ```text
 //!   unknown --> requested --> kept --> tired (it wants to give the copy back)
@@ -51,8 +52,8 @@ pub(crate) struct ReplicaSet {
     pub(crate) replicas: usize,
     /// The client requests that wait for that.
     pub(crate) requests: Vec<RequestId>,
-    /// Nodes that were requested and have not replied, each with its deadline, after which another node is requested
-    /// in addition.
+    /// Nodes that were requested and have not replied, each with its deadline, after which another
+    /// node is requested in addition.
     requested: BTreeMap<NodeId, Instant>,
     /// Nodes that have missed their deadline.
     overdue: BTreeSet<NodeId>,
@@ -61,10 +62,11 @@ pub(crate) struct ReplicaSet {
     pub(crate) returning: BTreeSet<NodeId>,
     /// Nodes that had no capacity for it, or were leaving.
     pub(crate) refused: BTreeSet<NodeId>,
-    /// Nodes that kept it or were requested to, and were lost since. One may still have it when it rejoins, or receive
-    /// the request after it has dropped this node's state.
+    /// Nodes that kept it or were requested to, and were lost since. One may still have it when it
+    /// rejoins, or receive the request after it has dropped this node's state.
     pub(crate) failed: BTreeSet<NodeId>,
-    /// Whether this node leaves, so that its own copy does not count, and a node without capacity may wait for it.
+    /// Whether this node leaves, so that its own copy does not count, and a node without capacity
+    /// may wait for it.
     leaves: bool,
     /// Nodes that were requested before this node began to leave, and may have capacity later.
     requested_before: BTreeSet<NodeId>,
@@ -76,20 +78,20 @@ pub(crate) struct ReplicaSet {
     pub(crate) give_up_at: Option<Instant>,
 }
 
-/// Minimum share of a link that a node receives a replica with, before another one is requested: a hundredth, because
-/// a hundred other transfers may share the link.
+/// Minimum share of a link that a node receives a replica with, before another one is requested: a
+/// hundredth, because a hundred other transfers may share the link.
 const SHARE_OF_LINK: u64 = 100;
 
-/// The time that a node has to get a replica of `bytes` bytes, before another one is requested in addition: 30 s, plus
-/// 14 minutes for each GiB at 1 Gbit/s.
+/// The time that a node has to get a replica of `bytes` bytes, before another one is requested in
+/// addition: 30 s, plus 14 minutes for each GiB at 1 Gbit/s.
 pub(crate) fn replica_timeout_ns(bytes: u64, link: Link) -> u64 {
     let bytes_per_second = u128::from((link.bytes_per_second / SHARE_OF_LINK).max(1));
     let arriving_ns = u128::from(bytes) * 1_000_000_000 / bytes_per_second;
     PROGRESS_WINDOW_NS.saturating_add(u64::try_from(arriving_ns).unwrap_or(u64::MAX))
 }
 
-/// How many nodes are compared, those that follow this one in a ring: enough that the load is even, and few enough that a
-/// choice takes microseconds in a large cluster.
+/// How many nodes are compared, those that follow this one in a ring: enough that the load is even,
+/// and few enough that a choice takes microseconds in a large cluster.
 const CANDIDATES: usize = 64;
 
 /// Time between two requests to nodes that had no capacity: 1 s.
@@ -155,8 +157,9 @@ impl ReplicaSet {
         self.requested.remove(&node).is_some() || self.overdue.remove(&node)
     }
 
-    /// Handles that a requested node has replied. A refusal of a request from before this node began to leave does not
-    /// count: such a node gets another one, for which it may wait. Returns whether it was requested.
+    /// Handles that a requested node has replied. A refusal of a request from before this node
+    /// began to leave does not count: such a node gets another one, for which it may wait. Returns
+    /// whether it was requested.
     pub(crate) fn replied(&mut self, node: NodeId, accepted: bool) -> bool {
         let is_early = self.requested_before.contains(&node);
         let was_requested = self.settle(node);
@@ -179,7 +182,8 @@ impl ReplicaSet {
         overdue
     }
 
-    /// Marks the request to a node as void, because messages to it may be lost. Returns whether there was one.
+    /// Marks the request to a node as void, because messages to it may be lost. Returns whether
+    /// there was one.
     pub(crate) fn void_request(&mut self, node: NodeId) -> bool {
         let was_requested = self.settle(node);
         if was_requested {
@@ -235,7 +239,8 @@ impl ReplicaSet {
         self.leaves
     }
 
-    /// Requests as many replicas as are missing, from `unresponsive` nodes last. Returns whether there are enough now.
+    /// Requests as many replicas as are missing, from `unresponsive` nodes last. Returns whether
+    /// there are enough now.
     pub(crate) fn send_requests(
         &mut self,
         instance: Instance,
@@ -257,8 +262,9 @@ impl ReplicaSet {
         };
         let near = members.ring().filter(|node| !self.failed.contains(node) && is_candidate(node));
         let failed = self.failed.iter().copied().filter(is_candidate);
-        // First, nodes that may still have it. Then, the node that keeps the least for this one. Ties go to the next
-        // node in a ring of all nodes, so that the replicas of many nodes spread as well.
+        // First, nodes that may still have it. Then, the node that keeps the least for this one.
+        // Ties go to the next node in a ring of all nodes, so that the replicas of many nodes
+        // spread as well.
         let rank = |node: NodeId| {
             let stored = load.get(&node).copied().unwrap_or_default();
             let is_new = !self.failed.contains(&node);
@@ -288,7 +294,8 @@ impl ReplicaSet {
     /// Handles that enough nodes keep it: releases the others.
     fn release_extra(&mut self, instance: Instance, world: &mut World) {
         (self.retry_at, self.give_up_at) = (None, None);
-        // Others kept it before, or were requested to. Those that are not members now are released when they rejoin.
+        // Others kept it before, or were requested to. Those that are not members now are released
+        // when they rejoin.
         let spare = self.failed.iter().chain(&self.returning).copied();
         let spare = spare.filter(|node| {
             world.members().contains(*node) && !self.charged().any(|it| it == *node)

@@ -1,12 +1,12 @@
-//! Replicas: other nodes hold pinned copies of this node's objects too, so that an object survives the failure of the
-//! node of its put.
+//! Replicas: other nodes hold pinned copies of this node's objects too, so that an object survives
+//! the failure of the node of its put.
 //!
-//! While this node runs, it maintains as many replicas as its client requested, whichever nodes join and leave. A
-//! replica on another node is equivalent to the pinned copy here, and is not evicted. Does not know the memory of this
-//! node, nor whether a copy here is pinned.
+//! While this node runs, it maintains as many replicas as its client requested, whichever nodes
+//! join and leave. A replica on another node is equivalent to the pinned copy here, and is not
+//! evicted. Does not know the memory of this node, nor whether a copy here is pinned.
 //!
-//! Replicas spread evenly over all nodes, by bytes. A node whose own clients need the capacity offers replicas back,
-//! and holds them until another node has them.
+//! Replicas spread evenly over all nodes, by bytes. A node whose own clients need the capacity
+//! offers replicas back, and holds them until another node has them.
 //!
 //! The requests for one object are in [`super::replica_set`].
 
@@ -60,7 +60,8 @@ impl Replicas {
         self.all.deadline()
     }
 
-    /// Handles the request of a client for `count` replicas of a pinned copy of this node, the pinned copy included.
+    /// Handles the request of a client for `count` replicas of a pinned copy of this node, the
+    /// pinned copy included.
     pub(crate) fn want(
         &mut self,
         context: &RequestContext,
@@ -107,7 +108,8 @@ impl Replicas {
         }
     }
 
-    /// Ends the replication of a copy of this node, which leaves: other nodes keep it, or none does.
+    /// Ends the replication of a copy of this node, which leaves: other nodes keep it, or none
+    /// does.
     fn finish(&mut self, instance: Instance, world: &mut World) {
         let Some(set) = self.all.remove(&instance) else { return };
         set.charged().for_each(|node| self.discharge(node, set.bytes));
@@ -205,8 +207,9 @@ impl Replicas {
         self.all.next_after(after.as_ref())
     }
 
-    /// Handles membership changes, unless that is done: drops the replicas of lost nodes, and requests that may be lost.
-    /// Other nodes may have to be requested, or can be. Takes all changes at once, so that no lost node is counted.
+    /// Handles membership changes, unless that is done: drops the replicas of lost nodes, and
+    /// requests that may be lost. Other nodes may have to be requested, or can be. Takes all
+    /// changes at once, so that no lost node is counted.
     pub(crate) fn resend(
         &mut self,
         instance: Instance,
@@ -238,8 +241,8 @@ impl Replicas {
         self.send_requests(instance, requests, world);
     }
 
-    /// Repeats requests to nodes that had no capacity, and requests other nodes in addition to late ones. Returns the
-    /// client requests for which no node is left.
+    /// Repeats requests to nodes that had no capacity, and requests other nodes in addition to late
+    /// ones. Returns the client requests for which no node is left.
     pub(crate) fn expire(&mut self, requests: &mut Requests, world: &mut World) -> Vec<RequestId> {
         let now = world.now();
         let is_due = |at: &mut Instant| *at <= now;
@@ -351,7 +354,8 @@ mod tests {
             replicas.replied(NodeId(node), INSTANCE, accepted, requests, world);
         }
 
-        /// Advances time to the next deadline. Returns the client requests for which no node is left.
+        /// Advances time to the next deadline. Returns the client requests for which no node is
+        /// left.
         fn expire(&mut self) -> Vec<RequestId> {
             let due = self.replicas.deadline().expect("something is due");
             assert!(due > self.world.now());
@@ -359,7 +363,8 @@ mod tests {
             self.replicas.expire(&mut self.requests, &mut self.world)
         }
 
-        /// Nodes that were requested to keep a replica, and those that were released, since the last call.
+        /// Nodes that were requested to keep a replica, and those that were released, since the
+        /// last call.
         fn told(&mut self) -> (Vec<u64>, Vec<u64>) {
             let (mut requested, mut let_go) = (Vec::new(), Vec::new());
             for action in self.world.taken() {
@@ -404,8 +409,8 @@ mod tests {
         assert_eq!(asking.told(), (vec![4, 3, 4, 3], vec![]));
     }
 
-    /// Goal: no more nodes keep an object than needed, and a node that was slow gets requests like all others
-    /// afterwards.
+    /// Goal: no more nodes keep an object than needed, and a node that was slow gets requests like
+    /// all others afterwards.
     #[test]
     fn the_first_node_with_a_replica_keeps_it_and_a_later_one_is_released() {
         let mut asking = Subscribers::new(3, 2);
@@ -446,8 +451,9 @@ mod tests {
         assert!(asking.replicas.state(INSTANCE).contains("has 3 of 3 replicas"));
     }
 
-    /// Goal: a node that refuses a replica while it has no capacity may still take the copy of a leaving node.
-    /// Method: the refusal of the first request arrives after this node has begun to leave.
+    /// Goal: a node that refuses a replica while it has no capacity may still take the copy of a
+    /// leaving node. Method: the refusal of the first request arrives after this node has begun to
+    /// leave.
     #[test]
     fn a_node_that_refused_before_is_requested_once_more_by_a_leaving_node() {
         let mut asking = Subscribers::new(2, 2);
@@ -493,7 +499,8 @@ mod tests {
         assert!(replicas.takes_no_room());
     }
 
-    /// Goal: no node looks forever for an object that ended before its replica arrived, and that no node puts again.
+    /// Goal: no node looks forever for an object that ended before its replica arrived, and that no
+    /// node puts again.
     #[test]
     fn a_requested_node_is_notified_when_the_object_ends() {
         let mut world = World::of(2);
@@ -510,8 +517,8 @@ mod tests {
         let message = Message::ReleaseReplica { id, instance: INSTANCE };
         assert!(world.taken().contains(&Action::Send { to: NodeId(2), message }));
     }
-    /// Goal: after a partition, no node looks forever for an object that ended. A node may receive a request after it
-    /// has dropped this node's state, and this node drops its state later.
+    /// Goal: after a partition, no node looks forever for an object that ended. A node may receive
+    /// a request after it has dropped this node's state, and this node drops its state later.
     #[test]
     fn a_node_whose_request_may_have_been_lost_is_notified_when_the_object_ends() {
         let mut asking = Subscribers::new(3, 2);

@@ -1,7 +1,7 @@
 //! Members that have not replied to a request for too long: unresponsive members.
 //!
-//! One late reply is enough. While a member is unresponsive, requests to it go to the backup owner at once. Any reply of
-//! the member ends that. Does not know what was requested.
+//! One late reply is enough. While a member is unresponsive, requests to it go to the backup owner
+//! at once. Any reply of the member ends that. Does not know what was requested.
 
 use alloc::vec::Vec;
 
@@ -35,8 +35,9 @@ impl Deadline for Debt {
     }
 }
 
-/// The time in which a member replies: 100 ms, or four round trips if they take longer; at least two round trips, and
-/// otherwise at most 200 ms. A claim waits for it twice, once at its node and once at the backup owner.
+/// The time in which a member replies: 100 ms, or four round trips if they take longer; at least
+/// two round trips, and otherwise at most 200 ms. A claim waits for it twice, once at its node and
+/// once at the backup owner.
 pub(crate) fn reply_timeout_ns(link: Link) -> u64 {
     let round_trip_ns = 2 * link.latency_ns;
     (4 * round_trip_ns).clamp(100_000_000, 200_000_000).max(2 * round_trip_ns)
@@ -65,7 +66,8 @@ impl ReplyTimeouts {
         self.all.contains_key(&node)
     }
 
-    /// Returns whether the others were not yet requested to probe a member that owes a reply, and records that they are.
+    /// Returns whether the others were not yet requested to probe a member that owes a reply, and
+    /// records that they are.
     pub(crate) fn report(&mut self, node: NodeId) -> bool {
         let is_first =
             self.all.update(&node, |debt| !core::mem::replace(&mut debt.is_reported, true));

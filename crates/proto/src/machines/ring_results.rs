@@ -1,4 +1,5 @@
-//! Results of ring reduces that grow on this node in parts, each part folded on another node: their orders and progress.
+//! Results of ring reduces that grow on this node in parts, each part folded on another node: their
+//! orders and progress.
 //!
 //! ```text
 //!   ordered --> capacity, at once or not at all --> memory --> growing --> all here --> complete
@@ -6,9 +7,9 @@
 //!                                                                +------------+--> void: dropped, and requested again
 //! ```
 //!
-//! A result that is all here is complete only when the coordinator's is. Until then the coordinator may start another
-//! epoch with another sum, so readers do not get this result and owners do not learn of it. Does not know copies, and
-//! knows only the number of folds.
+//! A result that is all here is complete only when the coordinator's is. Until then the coordinator
+//! may start another epoch with another sum, so readers do not get this result and owners do not
+//! learn of it. Does not know copies, and knows only the number of folds.
 
 use alloc::{collections::BTreeMap, vec::Vec};
 
@@ -35,7 +36,8 @@ pub(crate) struct RingResult {
     begun: usize,
     /// Whether memory is available for the last fold and the other parts.
     has_memory: bool,
-    /// Whether all parts have arrived. Then a watch at the owner reports whether the result is complete.
+    /// Whether all parts have arrived. Then a watch at the owner reports whether the result is
+    /// complete.
     pub(crate) is_all_here: bool,
     /// Whether the coordinator has all of it, and therefore starts no other epoch.
     is_decided: bool,
@@ -60,8 +62,8 @@ impl RingResults {
         self.by_attempt.get(&(reduce, epoch)).copied()
     }
 
-    /// Whether an order is newer than all others of its coordinator. Serials only grow, so an order is never carried
-    /// out twice.
+    /// Whether an order is newer than all others of its coordinator. Serials only grow, so an order
+    /// is never carried out twice.
     pub(crate) fn is_new(&mut self, order: &RingOrder) -> bool {
         let newest = self.newest.entry(order.reduce.node).or_default();
         let is_new = order.instance.serial > *newest;
@@ -87,7 +89,8 @@ impl RingResults {
         Some(parts)
     }
 
-    /// Returns the next fold of this node and whether it makes this node's own part, and counts it as begun.
+    /// Returns the next fold of this node and whether it makes this node's own part, and counts it
+    /// as begun.
     pub(crate) fn next_fold(&mut self, instance: Instance) -> Option<(FoldOrder, bool)> {
         let parts = self.all.get_mut(&instance)?;
         let fold = parts.order.fold(parts.rank?, parts.begun)?;
@@ -113,8 +116,8 @@ impl RingResults {
         Some(parts.is_decided)
     }
 
-    /// Records that the coordinator has all of a result, so that the copy here cannot become void. Returns whether all
-    /// of it is here.
+    /// Records that the coordinator has all of a result, so that the copy here cannot become void.
+    /// Returns whether all of it is here.
     pub(crate) fn decide(&mut self, instance: Instance) -> bool {
         let Some(parts) = self.all.get_mut(&instance) else { return false };
         parts.is_decided = true;

@@ -1,14 +1,16 @@
-//! The walks after a membership change: how far they have come through the state that other nodes hold, and for which changes.
+//! The walks after a membership change: how far they have come through the state that other nodes
+//! hold, and for which changes.
 //!
 //! ```text
 //!                 +--- what came meanwhile, as one ----+            +- what came meanwhile -+
 //!                 v                                    |            v                       |
 //!   change --> names --> leases --> what waits --> replicas --> copies and entries --> (applied)
 //! ```
-//! The first walk is short, and each change gets one at once. The second one, through the objects, goes on when the first
-//! is over. One event visits a slice. The order matters: an object must not reach a new owner before the reservation of its
-//! name, and neither may a lease end nor a request stall because very many objects come first. Whatever begins during a walk
-//! is sent to the present owners anyway. Does not know what a visit does.
+//! The first walk is short, and each change gets one at once. The second one, through the objects,
+//! goes on when the first is over. One event visits a slice. The order matters: an object must not
+//! reach a new owner before the reservation of its name, and neither may a lease end nor a request
+//! stall because very many objects come first. Whatever begins during a walk is sent to the present
+//! owners anyway. Does not know what a visit does.
 
 use alloc::{sync::Arc, vec::Vec};
 
@@ -59,7 +61,8 @@ impl<At: Default + Ord> Lap<At> {
         change.chain(&self.later).cloned()
     }
 
-    /// Ends the walk, and begins the next one if there were changes meanwhile. Returns what is applied now.
+    /// Ends the walk, and begins the next one if there were changes meanwhile. Returns what is
+    /// applied now.
     fn end(&mut self) -> Option<MembershipChange> {
         self.at = At::default();
         let over = core::mem::replace(&mut self.change, self.later.take());
@@ -67,7 +70,8 @@ impl<At: Default + Ord> Lap<At> {
     }
 }
 
-/// A point of a walk: one kind of state, in the order of the visits, and the last key of it that was visited.
+/// A point of a walk: one kind of state, in the order of the visits, and the last key of it that
+/// was visited.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Stage {
     /// Names that are reserved.
@@ -152,8 +156,8 @@ impl Walk {
         }
     }
 
-    /// Continues with the next kind of state. After the objects, returns the number of the change that is applied
-    /// everywhere now.
+    /// Continues with the next kind of state. After the objects, returns the number of the change
+    /// that is applied everywhere now.
     pub(crate) fn next_stage(&mut self) -> Option<u32> {
         if self.first.change.is_none() {
             return self.objects.end().map(|change| change.number);

@@ -1,6 +1,7 @@
 //! Folds that run on this node, for its own reduces or those of others, and the inputs of each.
 //!
-//! Does not know copies: the caller pins the inputs, or holds those of a fold that waits for capacity.
+//! Does not know copies: the caller pins the inputs, or holds those of a fold that waits for
+//! capacity.
 
 use alloc::{collections::BTreeMap, vec::Vec};
 

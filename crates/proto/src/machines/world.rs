@@ -1,5 +1,5 @@
-//! State and output that all machines of a node share: members and whether they reply, time, settings, and the actions
-//! of the current event.
+//! State and output that all machines of a node share: members and whether they reply, time,
+//! settings, and the actions of the current event.
 //!
 //! Knows no object, copy or request.
 
@@ -18,7 +18,8 @@ use crate::{
     time::Instant,
 };
 
-/// Capacity for messages to this node itself that is kept afterwards: the end of many reduces queues very many.
+/// Capacity for messages to this node itself that is kept afterwards: the end of many reduces
+/// queues very many.
 const LOOPBACK_KEPT: usize = 1024;
 
 #[derive(Debug)]
@@ -164,8 +165,8 @@ impl World {
         self.send(node, Message::Swim(SwimMessage::Ping { sequence: 0 }));
     }
 
-    /// Requests a reply of a member, unless it owes one, and requests the same of all others: some may wait for news of
-    /// it only.
+    /// Requests a reply of a member, unless it owes one, and requests the same of all others: some
+    /// may wait for news of it only.
     pub(crate) fn probe_by_all(&mut self, node: NodeId) {
         if !self.reply_timeouts.owes(node) {
             self.probe(node);

@@ -1,7 +1,7 @@
 //! Effects of a copy's state on readers, owners, reduces and replicas.
 //!
-//! [`crate::machines::copies`] owns the copies. They are created in [`super::put`], [`super::get`], [`super::reduce`]
-//! and [`super::replicate`].
+//! [`crate::machines::copies`] owns the copies. They are created in [`super::put`], [`super::get`],
+//! [`super::reduce`] and [`super::replicate`].
 
 use alloc::string::String;
 
@@ -104,8 +104,8 @@ impl Node {
         self.copies.reveal(instance);
     }
 
-    /// Takes a copy out of use. A client that fills it may continue. Readers of any other partial copy are notified
-    /// that the rest will not arrive.
+    /// Takes a copy out of use. A client that fills it may continue. Readers of any other partial
+    /// copy are notified that the rest will not arrive.
     pub(super) fn doom(&mut self, instance: Instance) {
         self.parts_doomed(instance);
         self.stop_fetches(instance);

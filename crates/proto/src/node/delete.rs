@@ -12,7 +12,8 @@ use crate::{
 };
 
 impl Node {
-    /// The owner requests that a copy be dropped: it was deleted, failed, or was replaced by another instance.
+    /// The owner requests that a copy be dropped: it was deleted, failed, or was replaced by
+    /// another instance.
     pub(super) fn drop_copy(
         &mut self,
         from: NodeId,
@@ -51,15 +52,16 @@ impl Node {
             self.world.send(from, Message::Dropped { id: id.clone(), instance });
         }
         if was_told {
-            // The other owner may have received the deletion before the announcement of this copy, or not at all, and
-            // would keep the name for it. Without an error, the requesting owner has no tombstone either, and a late
-            // announcement would have the same effect.
+            // The other owner may have received the deletion before the announcement of this copy,
+            // or not at all, and would keep the name for it. Without an error, the requesting owner
+            // has no tombstone either, and a late announcement would have the same effect.
             let owners = self.world.members().owners(id).iter();
             let misled = owners.filter(|owner| *owner != from || error.is_none());
             for owner in misled.collect::<Vec<_>>() {
                 self.world.send(owner, Message::Withdraw { id: id.clone(), instance });
             }
-            // The name may have been put again meanwhile: clients that wait for that instance continue to wait.
+            // The name may have been put again meanwhile: clients that wait for that instance
+            // continue to wait.
             match &error {
                 Some(error) => self.pull_failed(id, error),
                 None => {
@@ -100,8 +102,8 @@ impl Node {
 
     /// An owner reported that an object can't appear.
     pub(super) fn gone(&mut self, from: NodeId, id: &ObjectId, error: &Error) {
-        // The backup owner, which got the request because the primary was late, may not have the next put of the name
-        // yet.
+        // The backup owner, which got the request because the primary was late, may not have the
+        // next put of the name yet.
         let is_first = self.world.members().owners(id).primary == from;
         let is_located = self.pulls.contains(id) && !self.pulls.is_locating(id);
         if is_first || !is_located {

@@ -1,5 +1,5 @@
-//! Fold: this node at a position of a reduce of any coordinator. If a fold waits for a child, the coordinator gets a
-//! report and may use another input.
+//! Fold: this node at a position of a reduce of any coordinator. If a fold waits for a child, the
+//! coordinator gets a report and may use another input.
 
 use alloc::{format, string::String};
 
@@ -49,8 +49,8 @@ impl Node {
         self.world.act(Action::StartFold { order, target });
     }
 
-    /// Whether a pinned input will be available to its end. An input that was deleted after it was complete, or is
-    /// still being filled, is folded anyway.
+    /// Whether a pinned input will be available to its end. An input that was deleted after it was
+    /// complete, or is still being filled, is folded anyway.
     pub(super) fn is_foldable(&self, input: Instance) -> bool {
         let is_usable = |copy: &Copy| (!copy.doomed || copy.is_complete()) && !copy.is_unverified();
         self.claims.put(input).is_some() || self.copies.get(input).is_some_and(is_usable)

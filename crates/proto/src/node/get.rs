@@ -1,6 +1,7 @@
 //! Get: brings an object to this node.
 //!
-//! [`crate::machines::pulls`] tracks its transfer, [`crate::machines::readers`] the clients that wait for it.
+//! [`crate::machines::pulls`] tracks its transfer, [`crate::machines::readers`] the clients that
+//! wait for it.
 
 use alloc::boxed::Box;
 
@@ -23,8 +24,8 @@ use crate::{
 };
 
 impl Node {
-    /// Ends a pull, for example since the object was created on this node, and serves the receivers that it kept
-    /// waiting.
+    /// Ends a pull, for example since the object was created on this node, and serves the receivers
+    /// that it kept waiting.
     pub(super) fn end_pull(&mut self, id: &ObjectId) {
         let Some(phase) = self.pulls.end(id) else { return };
         match phase {
@@ -42,7 +43,8 @@ impl Node {
         self.serve_parked(id);
     }
 
-    /// Begins to search for an object that is not arriving, if a client or an adoption waits for it.
+    /// Begins to search for an object that is not arriving, if a client or an adoption waits for
+    /// it.
     pub(super) fn pull_if_wanted(&mut self, id: &ObjectId) {
         let is_wanted = self.readers.are_waiting(id) || self.hosted_replicas.wants(id);
         let is_here = self.copies.current(id).is_some();
@@ -119,9 +121,9 @@ impl Node {
         terms: Option<Box<Terms>>,
     ) {
         if !self.pulls.is_locating(&id) {
-            // The pull ended another way, or both owners got the request and this reply is the second. The primary
-            // owner's reply holds. If this node followed both, whose views of the broadcast tree differ, copies could
-            // grow from each other in a cycle.
+            // The pull ended another way, or both owners got the request and this reply is the
+            // second. The primary owner's reply holds. If this node followed both, whose views of
+            // the broadcast tree differ, copies could grow from each other in a cycle.
             if let Source::Holder { node, .. } = source
                 && self.world.members().owners(&id).primary == from
             {
@@ -148,7 +150,8 @@ impl Node {
         }
     }
 
-    /// Small objects are not cached where they are only read: their owner replies in one round trip.
+    /// Small objects are not cached where they are only read: their owner replies in one round
+    /// trip.
     fn located_inline(
         &mut self,
         from: NodeId,
@@ -215,8 +218,9 @@ impl Node {
             return self.pull_failed(id, &error);
         }
         if cannot_receive_into || self.copies.pending(instance).is_some() {
-            // Try again later. Either a client still uses a dropped part of this instance, or the owner has not
-            // received its deletion, or the instance that waits for capacity is produced on this node.
+            // Try again later. Either a client still uses a dropped part of this instance, or the
+            // owner has not received its deletion, or the instance that waits for capacity is
+            // produced on this node.
             return self.pulls.pause(id, self.world.now());
         }
         if self.pulls.locate_at(id, instance) {
@@ -226,8 +230,8 @@ impl Node {
         }
     }
 
-    /// Announces that the object waits for capacity, so that owners send no receivers here: capacity may never become
-    /// free.
+    /// Announces that the object waits for capacity, so that owners send no receivers here:
+    /// capacity may never become free.
     fn announce_if_without_capacity(&mut self, id: &ObjectId) {
         if let Some(announce) = self.pending_announcement(id) {
             self.world.send_owners(id, &Message::Announce(announce));
@@ -247,8 +251,8 @@ impl Node {
         self.pulls.located(id).filter(|instance| self.copies.pending(*instance).is_some())
     }
 
-    /// The announcement of an object that waits for capacity here. As a holder without a source, this node still
-    /// receives its deletion.
+    /// The announcement of an object that waits for capacity here. As a holder without a source,
+    /// this node still receives its deletion.
     pub(super) fn pending_announcement(&self, id: &ObjectId) -> Option<Announce> {
         let instance = self.pull_without_capacity(id)?;
         let wanted = self.copies.pending(instance)?;
@@ -258,7 +262,8 @@ impl Node {
         Some(Announce { id, instance, meta, pinned, progress, claim, lifetime })
     }
 
-    /// Memory is allocated for an object that arrives from `source`, or from a source that is still unknown.
+    /// Memory is allocated for an object that arrives from `source`, or from a source that is still
+    /// unknown.
     pub(super) fn pull_in_memory(&mut self, instance: Instance, source: Option<NodeId>) {
         let Some(id) = self.copies.id_of(instance).cloned() else { return };
         if self.pulls.located(&id) != Some(instance) {
@@ -286,14 +291,16 @@ impl Node {
         self.hosted_replicas.refuse(id, &mut self.world);
     }
 
-    /// Removes one waiting reader. An arriving object continues to arrive; a search without readers ends.
+    /// Removes one waiting reader. An arriving object continues to arrive; a search without readers
+    /// ends.
     pub(super) fn stop_waiting(&mut self, id: &ObjectId, request: RequestId) {
         if self.readers.stop_waiting(id, request) {
             self.end_if_unwanted(id);
         }
     }
 
-    /// Ends the pull of an object that no client and no downstream receiver waits for, unless it is arriving.
+    /// Ends the pull of an object that no client and no downstream receiver waits for, unless it is
+    /// arriving.
     pub(super) fn end_if_unwanted(&mut self, id: &ObjectId) {
         self.leave_on_disk_if_unwanted(id);
         let is_arriving = self.pull_is_arriving(id);

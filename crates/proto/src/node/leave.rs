@@ -1,17 +1,19 @@
 //! Leave: this node replicates its pinned copies elsewhere, finishes its folds, then leaves.
 //!
-//! Client requests fail at once. But clients may still seal objects that they are filling, which others may be reading.
+//! Client requests fail at once. But clients may still seal objects that they are filling, which
+//! others may be reading.
 //!
-//! Each pinned copy gets one more replica ([`crate::machines::replicas`]). If this node leaves files for the next one, all
-//! pinned copies are written to disk meanwhile. The files of copies that others keep are removed; the others stay.
-//! Otherwise a copy that no member takes is lost, if any member stays: the owners ([`Message::Abandon`]) and the user of
-//! this node are notified.
+//! Each pinned copy gets one more replica ([`crate::machines::replicas`]). If this node leaves
+//! files for the next one, all pinned copies are written to disk meanwhile. The files of copies
+//! that others keep are removed; the others stay. Otherwise a copy that no member takes is lost, if
+//! any member stays: the owners ([`Message::Abandon`]) and the user of this node are notified.
 //!
-//! A reduce that folds on this node would have to restart, so this node sends [`Message::Leaving`] to every member.
-//! From then on the members' reduces use no position here; they take an input from the node that keeps it now. A member
-//! replies ([`Message::Drained`]) once none of its reduces has a position here. Earlier orders have arrived by then,
-//! since messages of one member keep their order. Reduces of this node's own clients fail at once: their results would
-//! be lost with this node.
+//! A reduce that folds on this node would have to restart, so this node sends [`Message::Leaving`]
+//! to every member. From then on the members' reduces use no position here; they take an input from
+//! the node that keeps it now. A member replies ([`Message::Drained`]) once none of its reduces has
+//! a position here. Earlier orders have arrived by then, since messages of one member keep their
+//! order. Reduces of this node's own clients fail at once: their results would be lost with this
+//! node.
 //!
 //! ```text
 //!   leave request --> replicated or on disk, unseated, folds over --> Leave
@@ -97,8 +99,8 @@ impl Node {
         self.leaving.confirm_drained(&self.coordinator.contributing_nodes(), &mut self.world);
     }
 
-    /// Leaves once nothing is left to do, or when its time is over. Called after each event, so that all messages of
-    /// that event are sent first.
+    /// Leaves once nothing is left to do, or when its time is over. Called after each event, so
+    /// that all messages of that event are sent first.
     pub(super) fn leave_when_empty(&mut self) {
         let Self { leaving, replicas, copies, worker, ring_results, world, .. } = self;
         let is_done = || {
@@ -130,8 +132,8 @@ impl Node {
         self.leaving.pause(&self.world);
     }
 
-    /// Handles the next one of a kind, and returns where to continue. The nodes that are owners after this node has left
-    /// get what no holder could repeat.
+    /// Handles the next one of a kind, and returns where to continue. The nodes that are owners
+    /// after this node has left get what no holder could repeat.
     fn take_leave_of(&mut self, stage: FarewellStage, after_me: &Members) -> Option<FarewellStage> {
         let later = |world: &mut Context<'_>, visit: &mut dyn FnMut(&mut Context<'_>)| {
             visit(&mut Context { members: after_me, outbox: world.outbox, ..*world });
@@ -183,11 +185,11 @@ impl Node {
             && (is_requested || self.leaving.is_ahead(instance))
     }
 
-    /// Reports a pinned copy that no other node has to its owners, unless no member stays. The owners have the bytes of a
-    /// small object. A copy on disk for the next node is not lost.
+    /// Reports a pinned copy that no other node has to its owners, unless no member stays. The
+    /// owners have the bytes of a small object. A copy on disk for the next node is not lost.
     ///
-    /// Removes the file of a copy that another member keeps. The next node must not restore it, since it may be deleted
-    /// by then.
+    /// Removes the file of a copy that another member keeps. The next node must not restore it,
+    /// since it may be deleted by then.
     fn end_copy(&mut self, instance: Instance) {
         self.settle_replicas(instance);
         let Some(copy) = self.copies.get(instance) else { return };

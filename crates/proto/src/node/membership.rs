@@ -1,4 +1,5 @@
-//! Membership changes: everything that a failed node announced is dropped, and others take over its work.
+//! Membership changes: everything that a failed node announced is dropped, and others take over its
+//! work.
 //!
 //! What new owners need again is in [`super::walk`].
 
@@ -30,8 +31,8 @@ impl Node {
         self.members_changed(met.change);
     }
 
-    /// A member has reconnected; its last messages may be lost. Both sides drop each other's state and begin anew, so
-    /// neither needs to find out which messages were lost.
+    /// A member has reconnected; its last messages may be lost. Both sides drop each other's state
+    /// and begin anew, so neither needs to find out which messages were lost.
     pub(super) fn peer_reconnected(&mut self, member: Member) {
         let is_known = self.world.members().contains(member.id);
         let forgotten = is_known && !mutants::is_active(Mutant::TrustsBrokenConnections);
@@ -70,7 +71,8 @@ impl Node {
         self.members_changed(change);
     }
 
-    /// A member had declared this node dead and treats it as new. This node does the same with that member.
+    /// A member had declared this node dead and treats it as new. This node does the same with that
+    /// member.
     pub(super) fn state_dropped(&mut self, by: NodeId) {
         self.directory.catch_up(self.world.now());
         self.directory.merge(self.world.now());
@@ -82,8 +84,9 @@ impl Node {
         self.membership.refute_failure(&mut self.world);
     }
 
-    /// A member has not replied to a request for too long. The backup owners get the requests too. Claims are repeated:
-    /// a backup owner handles them once the member does not reply to it either.
+    /// A member has not replied to a request for too long. The backup owners get the requests too.
+    /// Claims are repeated: a backup owner handles them once the member does not reply to it
+    /// either.
     pub(super) fn member_unresponsive(&mut self, node: NodeId, is_first: bool) {
         self.claims.primary_unresponsive(node, self.copies.table(), &mut self.world);
         if !is_first {
@@ -109,7 +112,8 @@ impl Node {
         }
     }
 
-    /// Drops everything that a node announced and was to do. `process_ended` means that its process has ended.
+    /// Drops everything that a node announced and was to do. `process_ended` means that its process
+    /// has ended.
     fn forget_node(&mut self, node: NodeId, process_ended: bool) {
         self.update_directory(|directory, world| directory.member_removed(world, node));
         self.abort_reduces(node, process_ended);

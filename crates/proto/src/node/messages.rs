@@ -26,8 +26,8 @@ impl Node {
             DirectoryOutcome::No => self.receive_as_peer(from, message),
             DirectoryOutcome::Yes => {}
             DirectoryOutcome::SourceRequested(id) => self.result_requested(&id),
-            // A result that is still being folded has no copy to drop. A named one has a reservation, which is dropped
-            // instead.
+            // A result that is still being folded has no copy to drop. A named one has a
+            // reservation, which is dropped instead.
             DirectoryOutcome::Deleted(id) if id.minter().is_some() => {
                 self.claims.forget(&id, &mut self.world);
                 self.fail_reduce_of(&id, &Error::ObjectDeleted { id: id.clone() });

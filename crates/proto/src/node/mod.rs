@@ -1,15 +1,16 @@
 //! The state machine of a node: it decides, and the shell acts.
 //!
 //! [`Node::handle`] takes an event and appends actions; [`Node::deadline`] is the time of the next
-//! [`Event::DeadlinePassed`]. Machines (`crate::machines`) own the state. They do not depend on each other: a caller
-//! passes what they need.
+//! [`Event::DeadlinePassed`]. Machines (`crate::machines`) own the state. They do not depend on
+//! each other: a caller passes what they need.
 //!
-//! [`route`], [`verbs`] and [`messages`] dispatch events, client requests and messages to machines; [`permit`] drops
-//! messages that are not valid. Work that involves several machines is a method of [`Node`], in one file for each step
-//! of an object: [`reserve`], [`put`], [`read`], [`receive`], [`get`], [`range`], [`rate`], [`serve`], [`copy`], [`spill`],
-//! [`replicate`], [`reduce`], [`fold`], [`result`], [`ring`] and [`delete`]. [`questions`] sends questions for all of them.
-//! [`timeout`] ends requests, [`status`] and [`running`] describe what goes on, [`membership`] and [`walk`] handle
-//! membership changes, and [`leave`] ends this node.
+//! [`route`], [`verbs`] and [`messages`] dispatch events, client requests and messages to machines;
+//! [`permit`] drops messages that are not valid. Work that involves several machines is a method of
+//! [`Node`], in one file for each step of an object: [`reserve`], [`put`], [`read`], [`receive`],
+//! [`get`], [`range`], [`rate`], [`serve`], [`copy`], [`spill`], [`replicate`], [`reduce`],
+//! [`fold`], [`result`], [`ring`] and [`delete`]. [`questions`] sends questions for all of them.
+//! [`timeout`] ends requests, [`status`] and [`running`] describe what goes on, [`membership`] and
+//! [`walk`] handle membership changes, and [`leave`] ends this node.
 
 mod copy;
 mod delete;
@@ -140,8 +141,8 @@ impl Node {
         }
     }
 
-    /// Continues until nothing is left to do: copies that wait for capacity, and messages of this node to itself as an
-    /// owner.
+    /// Continues until nothing is left to do: copies that wait for capacity, and messages of this
+    /// node to itself as an owner.
     fn settle(&mut self) {
         loop {
             self.follow_copies();

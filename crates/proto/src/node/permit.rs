@@ -1,9 +1,11 @@
-//! Validation of messages before a machine handles them: drops malformed messages, and messages of stale owners.
+//! Validation of messages before a machine handles them: drops malformed messages, and messages of
+//! stale owners.
 //!
-//! Members are honest (docs/decisions/029-threat-model-trusted-members.md), but their membership views differ briefly
-//! while nodes join and leave. A message that only an owner sends is dropped if the sender is not an owner in this
-//! node's view: either the sender does not have the new owners yet, or it is no longer one. Nothing is lost, since
-//! every node repeats its requests and announcements to the new owners when its membership view changes.
+//! Members are honest (docs/decisions/029-threat-model-trusted-members.md), but their membership
+//! views differ briefly while nodes join and leave. A message that only an owner sends is dropped
+//! if the sender is not an owner in this node's view: either the sender does not have the new
+//! owners yet, or it is no longer one. Nothing is lost, since every node repeats its requests and
+//! announcements to the new owners when its membership view changes.
 
 use super::Node;
 use crate::{
@@ -23,8 +25,8 @@ impl Node {
             && (from == self.world.me() || self.is_current(from, message))
     }
 
-    /// Whether a message contradicts this node's records of an instance. Handling it would create two copies of one
-    /// instance.
+    /// Whether a message contradicts this node's records of an instance. Handling it would create
+    /// two copies of one instance.
     fn contradicts(&self, id: &ObjectId, instance: Instance) -> bool {
         self.copies.id_of(instance).is_some_and(|known| known != id)
             || self.world.is_unmade(instance)
@@ -32,7 +34,8 @@ impl Node {
             || self.range_reads.has_copy(instance)
     }
 
-    /// Whether a message answers a question about an object with an instance that the object can't have.
+    /// Whether a message answers a question about an object with an instance that the object can't
+    /// have.
     fn contradicts_question(&self, message: &Message) -> bool {
         let Message::Answer { number, answer: Answer::Found(found) } = message else {
             return false;
@@ -50,7 +53,8 @@ impl Node {
             | Message::Redirect { id, .. }
             | Message::Gone { id, .. }
             | Message::DropPartial { id, .. } => owns(id),
-            // A former owner waits for this reply. If there is no such copy, the reply does no harm.
+            // A former owner waits for this reply. If there is no such copy, the reply does no
+            // harm.
             Message::Drop { id, instance, error } => {
                 owns(id) || error.is_some() && self.lacks(id, *instance)
             }

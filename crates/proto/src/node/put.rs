@@ -97,7 +97,8 @@ impl Node {
         None
     }
 
-    /// The copy has capacity, and memory if it is large. No get uses it before its name is confirmed.
+    /// The copy has capacity, and memory if it is large. No get uses it before its name is
+    /// confirmed.
     pub(super) fn claim_name(&mut self, instance: Instance) {
         match self.claims.claim(instance, self.copies.table(), &mut self.world) {
             Ok(true) => {}
@@ -106,9 +107,10 @@ impl Node {
         }
     }
 
-    /// A node claims a name at this node, the backup owner, because the primary owner does not reply to it. If it
-    /// replies to this node, only it may grant the name: otherwise both owners could grant it to different objects. Then
-    /// the claim is passed on, since the path between the two may be broken.
+    /// A node claims a name at this node, the backup owner, because the primary owner does not
+    /// reply to it. If it replies to this node, only it may grant the name: otherwise both owners
+    /// could grant it to different objects. Then the claim is passed on, since the path between the
+    /// two may be broken.
     pub(super) fn claim_at_backup(
         &mut self,
         from: NodeId,
@@ -159,8 +161,8 @@ impl Node {
         }
     }
 
-    /// The object may exist: the client fills it, or it is complete. `knows_it` is the owner that confirmed the name,
-    /// and since then has the bytes of a small object.
+    /// The object may exist: the client fills it, or it is complete. `knows_it` is the owner that
+    /// confirmed the name, and since then has the bytes of a small object.
     fn put_confirmed(&mut self, instance: Instance, knows_it: Option<NodeId>) {
         let Some((id, request)) = self.claims.confirm(instance) else { return };
         if self.copies.get(instance).is_some_and(|copy| copy.inline.is_some()) {
@@ -205,9 +207,10 @@ impl Node {
         self.remove_reader(instance);
         if is_doomed {
             self.leaving.forget(instance);
-            // A reduce folds inputs while they are filled, and a client with the result may delete them at once: for
-            // their creators the put has succeeded. If objects with one name were put on both sides of a partition,
-            // only one of them remains, and the other put has failed.
+            // A reduce folds inputs while they are filled, and a client with the result may delete
+            // them at once: for their creators the put has succeeded. If objects with one name were
+            // put on both sides of a partition, only one of them remains, and the other put has
+            // failed.
             return match is_deleted {
                 true => Ok(Reply::Put { id }),
                 false if id.is_slot() => {
@@ -225,7 +228,8 @@ impl Node {
         Ok(Reply::Put { id })
     }
 
-    /// Why an object that a client has filled can't be complete: the node of its slot is gone, and nobody waits for it.
+    /// Why an object that a client has filled can't be complete: the node of its slot is gone, and
+    /// nobody waits for it.
     fn slot_is_gone(&self, client: ClientId, instance: Instance) -> Option<Error> {
         let put = self.claims.put(instance).filter(|put| put.client == client)?;
         put.id.is_slot().then(|| self.world.members().why_unmade(&put.id)).flatten()
@@ -261,7 +265,8 @@ impl Node {
         if put.is_announced() {
             let id = put.id.clone();
             let message = match id.minter() {
-                // Another client may put a name or slot, but another generated id can never get an object any more.
+                // Another client may put a name or slot, but another generated id can never get an
+                // object any more.
                 None => Message::Withdraw { id, instance },
                 Some(_) if id.is_slot() => Message::Withdraw { id, instance },
                 Some(_) => {

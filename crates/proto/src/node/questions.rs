@@ -1,4 +1,5 @@
-//! Questions: to the owners of an object or to one member, for client requests, reduces, ranges and results of rings.
+//! Questions: to the owners of an object or to one member, for client requests, reduces, ranges and
+//! results of rings.
 //!
 //! [`crate::machines::questions`] has the open ones, and sends them to the nodes that can answer.
 
@@ -58,7 +59,8 @@ impl Node {
         self.ask_owners(context, Question::Latest { prefix, after })
     }
 
-    /// Deletes the versions older than a name, except the newest ones: `retain` versions stay, `name` included.
+    /// Deletes the versions older than a name, except the newest ones: `retain` versions stay,
+    /// `name` included.
     pub(super) fn prune(
         &mut self,
         context: &RequestContext,
@@ -91,7 +93,8 @@ impl Node {
         self.ask_owners(context, Question::Locations { id, known })
     }
 
-    /// Deletes objects. The request is complete when the primary owner of each has confirmed the deletion.
+    /// Deletes objects. The request is complete when the primary owner of each has confirmed the
+    /// deletion.
     pub(super) fn delete(&mut self, context: &RequestContext, ids: Vec<ObjectId>) -> MaybeReply {
         ids.iter().for_each(|id| self.announce_before_deletion(id));
         let ids: BTreeSet<ObjectId> = ids.into_iter().collect();
@@ -255,8 +258,9 @@ impl Node {
         holdings.iter().filter_map(location).collect()
     }
 
-    /// Deletes older versions of a name. Waiting until all holders have dropped them would let a slow holder delay a
-    /// publisher. Names that an owner loses by failing are found at the next prune.
+    /// Deletes older versions of a name. Waiting until all holders have dropped them would let a
+    /// slow holder delay a publisher. Names that an owner loses by failing are found at the next
+    /// prune.
     fn delete_versions(&mut self, names: Vec<Name>) {
         for id in names.into_iter().map(ObjectId::Named) {
             self.announce_before_deletion(&id);
@@ -273,7 +277,8 @@ impl Node {
         }
     }
 
-    /// Sends a question to the owners that lack it. `has_lost` returns whether a member has lost what it received.
+    /// Sends a question to the owners that lack it. `has_lost` returns whether a member has lost
+    /// what it received.
     pub(super) fn repeat_question(
         &mut self,
         number: QuestionId,

@@ -1,8 +1,8 @@
 //! Range: a client gets rows or bytes of an object without the rest.
 //!
-//! If the object is on this node or arrives, the client gets the whole and selects itself. Otherwise a watch reports
-//! when a complete copy exists, an owner chooses a source, and the range is fetched into a private copy.
-//! [`crate::machines::range_reads`] tracks each request.
+//! If the object is on this node or arrives, the client gets the whole and selects itself.
+//! Otherwise a watch reports when a complete copy exists, an owner chooses a source, and the range
+//! is fetched into a private copy. [`crate::machines::range_reads`] tracks each request.
 
 use alloc::string::{String, ToString};
 
@@ -41,8 +41,8 @@ impl Node {
         None
     }
 
-    /// Whether the object is on this node or arrives, so that its bytes need not cross the network twice. Not if the
-    /// whole only waits for a source or for capacity.
+    /// Whether the object is on this node or arrives, so that its bytes need not cross the network
+    /// twice. Not if the whole only waits for a source or for capacity.
     fn is_here_or_arrives(&self, id: &ObjectId) -> bool {
         self.copies.current(id).is_some()
     }
@@ -126,7 +126,8 @@ impl Node {
         }
     }
 
-    /// Requests a source from the owner that reported the object, or from the other one if that is unresponsive.
+    /// Requests a source from the owner that reported the object, or from the other one if that is
+    /// unresponsive.
     pub(super) fn locate_range(&mut self, request: RequestId) {
         let Some(query) = self.range_reads.begin_locate(request, self.world.now()) else { return };
         let owner = match self.world.is_unresponsive(query.owner) {
@@ -176,7 +177,8 @@ impl Node {
         }
     }
 
-    /// The whole range has arrived. Its copy is out of use for all others, and removed once the client releases it.
+    /// The whole range has arrived. Its copy is out of use for all others, and removed once the
+    /// client releases it.
     pub(super) fn range_arrived(&mut self, instance: Instance) {
         let Some(request) = self.range_reads.request_of(instance) else { return };
         let Some(read) = self.range_reads.end(request) else { return };
@@ -207,8 +209,8 @@ impl Node {
         }
     }
 
-    /// An owner reported that an object can't appear. `is_first` if it is the primary owner; another owner may not have
-    /// the next put of the name yet.
+    /// An owner reported that an object can't appear. `is_first` if it is the primary owner;
+    /// another owner may not have the next put of the name yet.
     pub(super) fn range_gone(&mut self, is_first: bool, request: RequestId, error: Error) {
         let phase = self.range_reads.get(request).map(|read| read.phase);
         if is_first || phase == Some(RangePhase::Watching) {

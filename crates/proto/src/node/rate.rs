@@ -64,7 +64,8 @@ impl Node {
         self.world.send(owner, Message::RateReport(rate_reported));
     }
 
-    /// Whether an owner assigned the source that this node already receives from, because it has no better one.
+    /// Whether an owner assigned the source that this node already receives from, because it has no
+    /// better one.
     pub(super) fn keeps_source(
         &mut self,
         id: &ObjectId,

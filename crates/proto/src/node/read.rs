@@ -50,7 +50,8 @@ impl Node {
         Ok(Reply::Got { id, meta, instance, inline, is_range: false })
     }
 
-    /// A client stopped reading. If it has copied the object and no other client reads it, the copy is evicted first.
+    /// A client stopped reading. If it has copied the object and no other client reads it, the copy
+    /// is evicted first.
     pub(super) fn release(&mut self, client: ClientId, instance: Instance, is_copied: bool) {
         if self.readers.end(client, instance) {
             if is_copied {
@@ -72,7 +73,8 @@ impl Node {
                 return Some(Ok(Reply::Done));
             }
             if copy.state == State::Filling(context.client) {
-                // It has the memory for writing, and must not have it for reading before the object is complete.
+                // It has the memory for writing, and must not have it for reading before the object
+                // is complete.
                 return Some(Ok(Reply::Done));
             }
             if copy.meta.digest.is_some() {

@@ -1,6 +1,7 @@
 //! Receive: fetches the blocks of an object from one source after another until it is complete.
 //!
-//! [`super::get`] finds the first source; [`super::rate`] reports the rate. The shell compares digests.
+//! [`super::get`] finds the first source; [`super::rate`] reports the rate. The shell compares
+//! digests.
 
 use alloc::{format, vec::Vec};
 
@@ -27,8 +28,8 @@ impl Node {
         } else {
             self.fetch(id, instance, source);
         }
-        // To both owners, since the backup owner may have assigned the source, or another owner before a membership
-        // change.
+        // To both owners, since the backup owner may have assigned the source, or another owner
+        // before a membership change.
         self.announce(instance);
         self.serve_parked(id);
     }
@@ -57,8 +58,8 @@ impl Node {
         }
     }
 
-    /// An owner assigned a new source: a receiver was inserted between this node and its source, or the new source is
-    /// faster.
+    /// An owner assigned a new source: a receiver was inserted between this node and its source, or
+    /// the new source is faster.
     pub(super) fn redirected(&mut self, id: &ObjectId, instance: Instance, source: NodeId) {
         if self.keeps_source(id, instance, source) {
             return;
@@ -111,7 +112,8 @@ impl Node {
         }
     }
 
-    /// A member is gone: its transfers continue from other sources, even if its connections stay open for long.
+    /// A member is gone: its transfers continue from other sources, even if its connections stay
+    /// open for long.
     pub(super) fn reroute_pulls(&mut self, node: NodeId) {
         // A copy without memory has not sent its request yet; it will, and fail then.
         let is_fed = |instance: &Instance| {
@@ -160,9 +162,9 @@ impl Node {
         self.announce_to_backup(instance);
     }
 
-    /// A whole copy arrived, but does not match its creator's digest, for example because of faulty memory in the
-    /// source. Readers and receivers keep the present memory, since a ready block never changes. The copy is fetched
-    /// again into other memory.
+    /// A whole copy arrived, but does not match its creator's digest, for example because of faulty
+    /// memory in the source. Readers and receivers keep the present memory, since a ready block
+    /// never changes. The copy is fetched again into other memory.
     pub(super) fn copy_differs(&mut self, fetch: FetchId) {
         let Some(Fetch { instance, source }) = self.fetches.end(fetch) else { return };
         if mutants::is_active(Mutant::IgnoresDigests) {
@@ -195,10 +197,11 @@ impl Node {
         self.locate(id);
     }
 
-    /// An inline object arrived that does not match its creator's digest. The other owner has the bytes too.
+    /// An inline object arrived that does not match its creator's digest. The other owner has the
+    /// bytes too.
     pub(super) fn inline_differs(&mut self, id: &ObjectId, source: NodeId) {
         self.block_corrupt(source);
-        if !self.pulls.is_locating(id) || mutants::is_active(Mutant::IgnoresCorruptSmallObjects) {
+        if !self.pulls.is_locating(id) {
             return;
         }
         if self.pulls.mismatched(id, source) != Some(DigestMismatch::One) {
@@ -217,7 +220,8 @@ impl Node {
         self.pull_failed(&id.clone(), &Error::ObjectCorrupt { id, senders });
     }
 
-    /// Announces to the backup owner that this copy has no source. The primary owner learns it from the next `Locate`.
+    /// Announces to the backup owner that this copy has no source. The primary owner learns it from
+    /// the next `Locate`.
     pub(super) fn announce_to_backup(&mut self, instance: Instance) {
         if let Some(announce) = self.announcement(instance) {
             self.send_to_backup(announce);

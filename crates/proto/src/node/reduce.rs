@@ -150,8 +150,8 @@ impl Node {
 
     /// Why an object is not the result of a reduce of this node.
     fn no_result(&self, id: &ObjectId) -> Error {
-        // This node generated the ids of its results, so its shard of the directory has their tombstones. A client that
-        // has reconnected may have ids of the node before.
+        // This node generated the ids of its results, so its shard of the directory has their
+        // tombstones. A client that has reconnected may have ids of the node before.
         let gone = self.directory.why_gone(id).or_else(|| self.world.members().why_unmade(id));
         gone.unwrap_or_else(|| {
             let said = format!(
@@ -170,8 +170,9 @@ impl Node {
         id: &ObjectId,
         found: Option<Found>,
     ) {
-        // The holder can't get a fold order if this node does not count it as a member, if it is leaving, or if this
-        // node has evicted its own copy. The owner may not have detected that yet.
+        // The holder can't get a fold order if this node does not count it as a member, if it is
+        // leaving, or if this node has evicted its own copy. The owner may not have detected that
+        // yet.
         let (me, members) = (self.world.me(), self.world.members());
         let can_fold = |found: &Found| {
             let is_here = found.holder != me || self.copies.table().holds(found.instance);
@@ -347,8 +348,8 @@ impl Node {
         self.take_steps(key, steps);
     }
 
-    /// Restarts attempts that fold an input on a node that is gone. Inputs there that are not folded yet are looked up
-    /// again.
+    /// Restarts attempts that fold an input on a node that is gone. Inputs there that are not
+    /// folded yet are looked up again.
     pub(super) fn abort_reduces(&mut self, node: NodeId, process_ended: bool) {
         for (key, epoch) in self.coordinator.depending_on(node) {
             if self.coordinator.get(key).is_some_and(|reduce| reduce.folds_at(node)) {

@@ -1,7 +1,7 @@
 //! Replicate: this node stores a pinned copy for a node that leaves, or that replicates an object.
 //!
-//! A replica for a live node can be returned when clients of this node need the capacity: the other node first
-//! replicates to another member.
+//! A replica for a live node can be returned when clients of this node need the capacity: the other
+//! node first replicates to another member.
 
 use alloc::{boxed::Box, format};
 
@@ -56,7 +56,8 @@ impl Node {
         } else if let Some(bytes) = inline.filter(|_| id.minter() == Some(requester)) {
             return self.store_inline_replica(id, replica, meta, bytes, terms);
         }
-        // Owners have the metadata of objects that the requester did not create: get the object from them.
+        // Owners have the metadata of objects that the requester did not create: get the object
+        // from them.
         self.hosted_replicas.expect(&id, replica, &mut self.world);
         self.pull_if_wanted(&id);
         self.replica_lacks_capacity(&id);
@@ -127,7 +128,8 @@ impl Node {
         self.replica_stored(id, replica);
     }
 
-    /// Clients of this node wait for capacity: returns as many replicas as the largest satisfiable request needs.
+    /// Clients of this node wait for capacity: returns as many replicas as the largest satisfiable
+    /// request needs.
     pub(super) fn return_replicas(&mut self) {
         let (kept_bytes, _) = self.hosted_replicas.bytes();
         if kept_bytes == 0 {
@@ -154,8 +156,8 @@ impl Node {
         }
     }
 
-    /// Bytes that the largest waiting object lacks after all returned replicas are gone, if `more` bytes in addition
-    /// suffice for that object.
+    /// Bytes that the largest waiting object lacks after all returned replicas are gone, if `more`
+    /// bytes in addition suffice for that object.
     fn missing_with(&self, more: u64) -> Option<u64> {
         let is_for_another = |instance: Instance| {
             self.copies.pending(instance).is_some_and(|wanted| {
@@ -172,7 +174,8 @@ impl Node {
         Some(table.missing_for(size).saturating_sub(given_back))
     }
 
-    /// The requester no longer needs the replica: the copy here becomes a cached one, and need not arrive.
+    /// The requester no longer needs the replica: the copy here becomes a cached one, and need not
+    /// arrive.
     pub(super) fn release_replica(&mut self, requester: NodeId, id: &ObjectId, instance: Instance) {
         if self.hosted_replicas.cancel(requester, id, instance) {
             return self.end_if_unwanted(id);
@@ -187,8 +190,8 @@ impl Node {
         }
     }
 
-    /// An object has no capacity now. If it is a replica that must not wait, it is refused, since another node may have
-    /// capacity.
+    /// An object has no capacity now. If it is a replica that must not wait, it is refused, since
+    /// another node may have capacity.
     pub(super) fn replica_lacks_capacity(&mut self, id: &ObjectId) {
         if self.pull_without_capacity(id).is_some()
             && self.hosted_replicas.refuse_without_capacity(id, &mut self.world)

@@ -1,5 +1,6 @@
-//! Names that are reserved at their owners before their objects exist, so that no other client can put them: for the
-//! result of a reduce until it ends, or for a client until it has made the object.
+//! Names that are reserved at their owners before their objects exist, so that no other client can
+//! put them: for the result of a reduce until it ends, or for a client until it has made the
+//! object.
 
 use alloc::{format, string::String, vec::Vec};
 
@@ -71,7 +72,8 @@ impl Node {
         Ok(Reply::Slots { ids })
     }
 
-    /// The owner replied to a reservation, or found that another node has got the name, or that a slot is filled.
+    /// The owner replied to a reservation, or found that another node has got the name, or that a
+    /// slot is filled.
     pub(super) fn reservation_claimed(
         &mut self,
         from: NodeId,
@@ -90,11 +92,13 @@ impl Node {
             return;
         }
         if let Some(holder) = taken_by {
-            // After a membership change, it may be that two nodes were granted the name during a partition.
+            // After a membership change, it may be that two nodes were granted the name during a
+            // partition.
             return self.lose_reservation(id, &Error::NameTaken { id: id.clone(), holder });
         }
         let Some((holder, request)) = self.claims.granted(id) else { return };
-        // If one owner fails, the other one keeps the reservation. It also records whose failure to report to requesters.
+        // If one owner fails, the other one keeps the reservation. It also records whose failure to
+        // report to requesters.
         if let Some(other) = self.world.other_owner(id, from) {
             self.world.send(other, Message::Reserve { id: id.clone(), instance });
         }
@@ -109,7 +113,8 @@ impl Node {
         self.requests.reply(request, Ok(reply), &mut self.world);
     }
 
-    /// The owner reported that a reservation has ended: the name was deleted, or the owner has no entry left for it.
+    /// The owner reported that a reservation has ended: the name was deleted, or the owner has no
+    /// entry left for it.
     pub(super) fn reservation_dropped(
         &mut self,
         from: NodeId,
@@ -130,8 +135,8 @@ impl Node {
         self.lose_reservation(id, &Error::ObjectLost { id: id.clone(), detail });
     }
 
-    /// Withdraws a reservation from both owners, since the backup owner may have it although the primary owner does not.
-    /// A reduce fails without its name.
+    /// Withdraws a reservation from both owners, since the backup owner may have it although the
+    /// primary owner does not. A reduce fails without its name.
     fn lose_reservation(&mut self, id: &ObjectId, error: &Error) {
         let Some(lost) = self.claims.withdraw(id, &mut self.world) else { return };
         if let Holder::Reduce(..) = lost.holder {
@@ -142,7 +147,8 @@ impl Node {
         }
     }
 
-    /// Ends the reservation of a failed reduce. Returns its instance if it was granted; a pending one is withdrawn.
+    /// Ends the reservation of a failed reduce. Returns its instance if it was granted; a pending
+    /// one is withdrawn.
     pub(super) fn end_reservation(&mut self, id: &ObjectId, error: &Error) -> Option<Instance> {
         if self.claims.is_asked(id) {
             self.lose_reservation(id, error);

@@ -1,5 +1,5 @@
-//! The result of a reduce: it waits for capacity and memory, is announced while it grows, and ends the reduce when it is
-//! complete.
+//! The result of a reduce: it waits for capacity and memory, is announced while it grows, and ends
+//! the reduce when it is complete.
 //!
 //! [`super::reduce`] decides what is folded into it, [`super::fold`] and [`super::ring`] fold.
 
@@ -33,8 +33,9 @@ impl Node {
             // Evicted or deleted since the owner's report, or different from it.
             return self.reduce_failed(key, epoch, INPUT_LOST.into(), false);
         }
-        // The inputs wait together with the result: if a client deletes them meanwhile, they are still folded. They may
-        // go to disk meanwhile, since pins could keep the result from getting capacity.
+        // The inputs wait together with the result: if a client deletes them meanwhile, they are
+        // still folded. They may go to disk meanwhile, since pins could keep the result from
+        // getting capacity.
         order.inputs.iter().for_each(|input| self.copies.expect_reader(*input));
         self.worker.begin_to_wait(&order);
         let instance = self.world.next_instance();
@@ -62,8 +63,8 @@ impl Node {
         self.want(instance, PendingCopy { id, meta, inline, state, terms });
     }
 
-    /// Memory for the result is allocated. It is announced while it grows, so that its broadcast overlaps with the
-    /// reduce.
+    /// Memory for the result is allocated. It is announced while it grows, so that its broadcast
+    /// overlaps with the reduce.
     pub(super) fn result_in_memory(&mut self, instance: Instance) {
         let Some(id) = self.copies.id_of(instance).cloned() else { return };
         let Some(awaited) = self.coordinator.take_awaited_result(&id, instance) else { return };
@@ -107,7 +108,8 @@ impl Node {
         self.claims.forget(&id, &mut self.world);
         let (since, failure) = (reduce.since(), None);
         self.world.note(LogEvent::ReduceEnded { id: id.clone(), since, failure });
-        // All positions have sent everything. A position with a duplicate order must not wait for a parent forever.
+        // All positions have sent everything. A position with a duplicate order must not wait for a
+        // parent forever.
         let nodes: BTreeSet<NodeId> = reduce.nodes().into_iter().collect();
         for node in nodes {
             let (epoch, is_aborted) = (reduce.epoch(), false);

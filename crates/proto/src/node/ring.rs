@@ -1,11 +1,12 @@
 //! Ring reduces: this node as the coordinator of one, and as a contributor that folds parts.
 //!
-//! The copy of the result begins like any copy that arrives from the coordinator. But its own parts are folded here,
-//! and the rest arrives from the next seat. [`crate::reduce::ring`] derives all steps from the order.
+//! The copy of the result begins like any copy that arrives from the coordinator. But its own parts
+//! are folded here, and the rest arrives from the next seat. [`crate::reduce::ring`] derives all
+//! steps from the order.
 //!
-//! A contributor with all parts gets the confirmation that its copy is complete from the coordinator
-//! ([`Message::EndEpoch`]). In case that message is lost, it also watches the result at its owner ([`Question::Watch`]).
-//! [`crate::machines::ring_results`] tracks the progress.
+//! A contributor with all parts gets the confirmation that its copy is complete from the
+//! coordinator ([`Message::EndEpoch`]). In case that message is lost, it also watches the result at
+//! its owner ([`Question::Watch`]). [`crate::machines::ring_results`] tracks the progress.
 
 use alloc::{format, string::String, vec::Vec};
 
@@ -41,7 +42,8 @@ impl Node {
         let order = RingOrder { reduce: key, epoch, id, instance, meta, op, frame, contributors };
         self.await_result(instance, key, None);
         if self.copies.get(instance).is_none() {
-            // Otherwise contributors could hold memory until this node has some, and keep it from getting any.
+            // Otherwise contributors could hold memory until this node has some, and keep it from
+            // getting any.
             let detail = String::from("the calling node has no capacity for the result yet");
             return self.reduce_failed(key, epoch, detail, true);
         }
@@ -101,7 +103,8 @@ impl Node {
         has_room
     }
 
-    /// Begins to fold for the parts of others. Returns false if this node does not have all inputs of its seat.
+    /// Begins to fold for the parts of others. Returns false if this node does not have all inputs
+    /// of its seat.
     fn contribute(&mut self, order: RingOrder) -> bool {
         let (instance, rank) = (order.instance, order.rank(self.world.me()));
         if let Some(rank) = rank {
@@ -165,7 +168,8 @@ impl Node {
         self.fold_on(instance);
     }
 
-    /// A part can't arrive as ordered: the attempt fails, unless the coordinator already has the whole result.
+    /// A part can't arrive as ordered: the attempt fails, unless the coordinator already has the
+    /// whole result.
     pub(super) fn parts_failed(&mut self, instance: Instance, detail: String) {
         let Some(order) = self.ring_results.order(instance) else { return };
         let (reduce, epoch, id) = (order.reduce, order.epoch, order.id.clone());
@@ -195,8 +199,8 @@ impl Node {
         self.pull_if_wanted(id);
     }
 
-    /// Ends the production of a copy from parts, since it is complete or failed. If it is complete, so are all parts.
-    /// In both cases no node needs another fold.
+    /// Ends the production of a copy from parts, since it is complete or failed. If it is complete,
+    /// so are all parts. In both cases no node needs another fold.
     fn end_parts(&mut self, instance: Instance) -> Option<RingOrder> {
         let RingResult { order, rank, is_all_here, .. } = self.ring_results.end(instance)?;
         if let Some(rank) = rank {
@@ -256,8 +260,9 @@ impl Node {
         }
     }
 
-    /// The coordinator is lost. If its process has ended it can't restart the reduce, so a copy with all parts is
-    /// complete. If it is only unresponsive, it may return and produce another result.
+    /// The coordinator is lost. If its process has ended it can't restart the reduce, so a copy
+    /// with all parts is complete. If it is only unresponsive, it may return and produce another
+    /// result.
     pub(super) fn abort_rings(&mut self, node: NodeId, process_ended: bool) {
         for (instance, id, is_all_here) in self.ring_results.forget_node(node) {
             if is_all_here && process_ended {
@@ -274,8 +279,8 @@ impl Node {
         self.update_reduce(key, |reduce, around, now, steps| reduce.asked(now, around, steps));
     }
 
-    /// All missing parts of a copy have arrived. If it is the coordinator's copy, the result is complete. Returns
-    /// whether nothing is left to do.
+    /// All missing parts of a copy have arrived. If it is the coordinator's copy, the result is
+    /// complete. Returns whether nothing is left to do.
     pub(super) fn ring_received(&mut self, instance: Instance) -> bool {
         let is_result = self.copies.get(instance).is_some_and(|copy| copy.state == State::Folding);
         if !is_result {

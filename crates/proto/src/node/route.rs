@@ -1,4 +1,5 @@
-//! Dispatches events to machines. Client requests are in [`super::verbs`], messages in [`super::messages`].
+//! Dispatches events to machines. Client requests are in [`super::verbs`], messages in
+//! [`super::messages`].
 
 use super::Node;
 use crate::{directory::Directory, event::Event, message::Message, question::Answer};

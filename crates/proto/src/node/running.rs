@@ -1,4 +1,5 @@
-//! What runs on this node now, for reports. Each list is read lazily, so that a caller takes as much as it shows.
+//! What runs on this node now, for reports. Each list is read lazily, so that a caller takes as
+//! much as it shows.
 
 use super::Node;
 use crate::{

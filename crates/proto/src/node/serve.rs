@@ -11,8 +11,9 @@ use crate::{
 impl Node {
     pub(super) fn serve(&mut self, serve: ServeId, id: &ObjectId, instance: Instance) {
         let is_here = self.copies.get(instance).is_some() && self.pulls.located(id).is_none();
-        // The owner may have assigned this node as a source before its reply to this node has arrived, or before memory
-        // is allocated. A refusal would send the receiver to the original source.
+        // The owner may have assigned this node as a source before its reply to this node has
+        // arrived, or before memory is allocated. A refusal would send the receiver to the original
+        // source.
         if is_here || !self.parks(id) {
             self.serve_or_refuse(serve, instance);
         } else {
@@ -20,8 +21,8 @@ impl Node {
         }
     }
 
-    /// Whether receivers wait here until there is something to send. They do not if the object waits for capacity,
-    /// which may never become free.
+    /// Whether receivers wait here until there is something to send. They do not if the object
+    /// waits for capacity, which may never become free.
     fn parks(&self, id: &ObjectId) -> bool {
         self.pulls.contains(id) && self.pull_without_capacity(id).is_none()
     }

@@ -1,7 +1,9 @@
-//! What new owners need after a membership change: everything that they hold for this node, a slice at a time.
+//! What new owners need after a membership change: everything that they hold for this node, a slice
+//! at a time.
 //!
-//! Nodes need no consensus on the membership: holders and requesters repeat what concerns the new owners, in the order of
-//! [`Stage`]. What waits for an owner comes before the copies, which may be very many.
+//! Nodes need no consensus on the membership: holders and requesters repeat what concerns the new
+//! owners, in the order of [`Stage`]. What waits for an owner comes before the copies, which may be
+//! very many.
 
 use super::Node;
 use crate::{
@@ -55,7 +57,8 @@ impl Node {
         self.walk.pause(&self.world);
     }
 
-    /// Sends to new owners what they need again about the next one of a kind. Returns `None` after the last one.
+    /// Sends to new owners what they need again about the next one of a kind. Returns `None` after
+    /// the last one.
     fn visit(&mut self, stage: Stage, change: &MembershipChange) -> Option<Stage> {
         let world = &mut self.world;
         Some(match stage {
@@ -107,8 +110,8 @@ impl Node {
         })
     }
 
-    /// Repeats the request for a source, after the announcement of the part that is here: an owner that gets a request for
-    /// the rest must have that.
+    /// Repeats the request for a source, after the announcement of the part that is here: an owner
+    /// that gets a request for the rest must have that.
     fn resend_pull(&mut self, id: &ObjectId, change: &MembershipChange) {
         if let Some(instance) = self.copies.current(id) {
             self.reannounce_copy(instance, change);
@@ -141,8 +144,8 @@ impl Node {
         self.update_directory(|directory, world| directory.settle(world, id));
     }
 
-    /// Sends the reservation of a name to new owners before the object that is made under it, which they would otherwise
-    /// take for a claim.
+    /// Sends the reservation of a name to new owners before the object that is made under it, which
+    /// they would otherwise take for a claim.
     pub(super) fn resend_name(&mut self, id: &ObjectId) {
         if self.walk.deadline().is_none() {
             return;
@@ -152,7 +155,8 @@ impl Node {
         }
     }
 
-    /// Applies pending changes to the replicas of a copy before they are counted: a lost node keeps none.
+    /// Applies pending changes to the replicas of a copy before they are counted: a lost node keeps
+    /// none.
     pub(super) fn settle_replicas(&mut self, instance: Instance) {
         let changes = self.walk.pending(&Stage::Replicas(Some(instance)));
         self.replicas.resend(instance, &changes, &mut self.requests, &mut self.world);

@@ -5,8 +5,9 @@
 //! open ──────────── full or closed ──> settled     the tree
 //! ```
 //!
-//! A position gets its order once its children can't change any more: either they have arrived, or the tree is settled
-//! and vacant positions stay vacant. An order is never revoked; if a contributor fails, a new tree is needed.
+//! A position gets its order once its children can't change any more: either they have arrived, or
+//! the tree is settled and vacant positions stay vacant. An order is never revoked; if a
+//! contributor fails, a new tree is needed.
 //!
 //! Does not depend on bytes, time, or the reason of an arrival.
 
@@ -24,7 +25,8 @@ pub struct Contributor<N, I> {
     pub inputs: Vec<I>,
 }
 
-/// The task of one position: fold its inputs with the streams of its children, for the node that fetches the result.
+/// The task of one position: fold its inputs with the streams of its children, for the node that
+/// fetches the result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Order<N, I> {
     /// The position.
@@ -64,8 +66,8 @@ pub(super) enum PlanShape {
 pub struct Tree<N, I> {
     shape: Shape,
     contributors: Vec<Contributor<N, I>>,
-    /// Positions without an order yet. In a binary tree these are ancestors of the next position to be taken, so their
-    /// number never exceeds the depth.
+    /// Positions without an order yet. In a binary tree these are ancestors of the next position to
+    /// be taken, so their number never exceeds the depth.
     waiting: Vec<u32>,
     closed: bool,
 }
@@ -78,7 +80,8 @@ impl<N: Copy + Ord, I: Clone> Tree<N, I> {
 
     /// Assigns the next position to `node` and returns it. The last one closes the tree.
     ///
-    /// A node may have several positions, since inputs that arrive there after its order get another one.
+    /// A node may have several positions, since inputs that arrive there after its order get
+    /// another one.
     ///
     /// # Panics
     /// If the tree is closed.
@@ -123,10 +126,12 @@ impl<N: Copy + Ord, I: Clone> Tree<N, I> {
         self.waiting.extract_if(.., certain).map(order).collect()
     }
 
-    /// Node and position of each stream that the caller fetches; `None` while more inputs can arrive.
+    /// Node and position of each stream that the caller fetches; `None` while more inputs can
+    /// arrive.
     ///
-    /// The list is empty if the tree was closed empty, contains every position of a star, and one position otherwise.
-    /// In a star no node waits for the last input, since its order already names the caller as parent.
+    /// The list is empty if the tree was closed empty, contains every position of a star, and one
+    /// position otherwise. In a star no node waits for the last input, since its order already
+    /// names the caller as parent.
     pub fn roots(&self) -> Option<Vec<(N, u32)>> {
         let top = |top: u32| (self.contributors[top as usize].node, top);
         self.closed.then(|| self.shape.tops_within(self.assigned()).into_iter().map(top).collect())
@@ -173,8 +178,8 @@ mod tests {
         (0..=node % 3).map(|input| (node, input)).collect()
     }
 
-    /// Assigns positions to `nodes`, closes the tree, and checks every order when it is given. `polled` lists the
-    /// arrivals after which to take orders.
+    /// Assigns positions to `nodes`, closes the tree, and checks every order when it is given.
+    /// `polled` lists the arrivals after which to take orders.
     fn run(
         shape: Shape,
         nodes: &[u32],
@@ -253,7 +258,8 @@ mod tests {
         for degree in Degree::ALL {
             for positions in 0..=6 {
                 let everybody: Vec<u32> = (0..positions).collect();
-                // Prefixes of permutations are every choice of m arrivals in every order, each once.
+                // Prefixes of permutations are every choice of m arrivals in every order, each
+                // once.
                 let arrivals: BTreeSet<Vec<u32>> = permutations(&everybody)
                     .into_iter()
                     .flat_map(|order| (0..=order.len()).map(move |m| order[..m].to_vec()))
@@ -355,14 +361,16 @@ mod tests {
   b       f     i     l
 a   c   e     h     k";
         assert_eq!(drawing(binary, 12), full);
-        // Closed after eight: j to l stay vacant, and h, the top of the rest of j's subtree, replaces it.
+        // Closed after eight: j to l stay vacant, and h, the top of the rest of j's subtree,
+        // replaces it.
         let closed_early = "
             g
       d       h
   b       f
 a   c   e";
         assert_eq!(drawing(binary, 8), closed_early);
-        // Closed after five: g, h and everything right of them are vacant, so the caller fetches from d.
+        // Closed after five: g, h and everything right of them are vacant, so the caller fetches
+        // from d.
         let half = "
       d
   b     e

@@ -1,7 +1,7 @@
 //! Predicted time of a reduce for each degree, and the choice of the cheapest.
 //!
-//! Hoplite, SIGCOMM 2021, section 4: d from {1, 2, n} minimizes the estimated latency, given the latency L and the
-//! bandwidth B of the links and the size S of an object. With n inputs:
+//! Hoplite, SIGCOMM 2021, section 4: d from {1, 2, n} minimizes the estimated latency, given the
+//! latency L and the bandwidth B of the links and the size S of an object. With n inputs:
 //!
 //! ```text
 //! chain    n L' + S/B                every link carries S once, all links at the same time
@@ -9,8 +9,8 @@
 //! star     L + n S/B                 all share the caller's incoming link, without relays
 //! ```
 //!
-//! L' = L + min(S, frame)/B: a relay folds and sends whole frames, so it sends nothing before the first one is
-//! complete.
+//! L' = L + min(S, frame)/B: a relay folds and sends whole frames, so it sends nothing before the
+//! first one is complete.
 //!
 //! Does not depend on the nodes, or on how L and B were measured.
 
@@ -22,10 +22,11 @@ use super::shape::Degree;
 pub use crate::link::Link;
 use crate::pipeline::frame_bytes;
 
-/// Predicted nanoseconds until the caller has the fold of `positions` inputs of `bytes` each, at most `u64::MAX`.
+/// Predicted nanoseconds until the caller has the fold of `positions` inputs of `bytes` each, at
+/// most `u64::MAX`.
 ///
-/// One input is one stream in every shape. The prediction does not decrease when an argument other than the bandwidth
-/// grows, and does not increase when the bandwidth grows.
+/// One input is one stream in every shape. The prediction does not decrease when an argument other
+/// than the bandwidth grows, and does not increase when the bandwidth grows.
 pub fn predicted_ns(degree: Degree, positions: u32, bytes: u64, link: Link) -> u64 {
     let latency = u128::from(link.latency_ns);
     let stream = link.transfer_ns(bytes);
@@ -186,7 +187,8 @@ mod tests {
     }
 
     proptest! {
-        /// Goal: the prediction grows with every argument except the bandwidth, and does not grow with the bandwidth.
+        /// Goal: the prediction grows with every argument except the bandwidth, and does not grow
+        /// with the bandwidth.
         #[test]
         fn predictions_are_monotonic(
             positions in 0..100_000u32,

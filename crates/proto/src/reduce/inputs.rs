@@ -32,13 +32,13 @@ use crate::{
 /// Precedes the names of missing inputs in the state of a reduce.
 pub(crate) const MISSING: &str = "missing: ";
 
-/// Pause before the next attempt if a node may have failed, doubled with each attempt up to 64 times. The first pause
-/// is thus 40 ms: long enough for the directory to detect a failed node, short compared with transfers that are worth a
-/// reduce.
+/// Pause before the next attempt if a node may have failed, doubled with each attempt up to 64
+/// times. The first pause is thus 40 ms: long enough for the directory to detect a failed node,
+/// short compared with transfers that are worth a reduce.
 const LOST_PAUSE_NS: u64 = 20_000_000;
 
-/// The same if the failed position's node is alive. The first pause is 2 ms: a few round trips, in which it reports to
-/// the owners.
+/// The same if the failed position's node is alive. The first pause is 2 ms: a few round trips, in
+/// which it reports to the owners.
 const ANSWERED_PAUSE_NS: u64 = 1_000_000;
 
 /// State of one input.
@@ -136,10 +136,11 @@ pub enum ReduceShape {
     Ring(usize),
 }
 
-/// How long a reduce that could begin waits for the last inputs, since with all of them it may run as a ring.
+/// How long a reduce that could begin waits for the last inputs, since with all of them it may run
+/// as a ring.
 ///
-/// It is a sixteenth of the transfer time of the object. An object larger than a window waits for its last input in any
-/// case, and after that as long again for readers of the result.
+/// It is a sixteenth of the transfer time of the object. An object larger than a window waits for
+/// its last input in any case, and after that as long again for readers of the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum InputWait {
     NotStarted,
@@ -273,8 +274,8 @@ impl Reduce {
         }
     }
 
-    /// A holder is leaving. It still folds what it was ordered to fold. Inputs that were only found there must be found
-    /// elsewhere, except inline inputs, whose bytes are on this node.
+    /// A holder is leaving. It still folds what it was ordered to fold. Inputs that were only found
+    /// there must be found elsewhere, except inline inputs, whose bytes are on this node.
     pub fn holder_leaves(&mut self, node: NodeId, steps: &mut Vec<Step>) {
         let me = self.me;
         let is_small = |arrival: &&mut Arrival| arrival.holder == node && arrival.inline.is_some();
@@ -436,8 +437,8 @@ impl Reduce {
         steps.push(Step::Fail(error));
     }
 
-    /// A position, a stream or the result of `epoch` failed. The next attempt begins after a pause. It is long if a
-    /// node may have failed that the owners of its inputs still count as a member.
+    /// A position, a stream or the result of `epoch` failed. The next attempt begins after a pause.
+    /// It is long if a node may have failed that the owners of its inputs still count as a member.
     pub fn failed(
         &mut self,
         now: Instant,
@@ -506,8 +507,8 @@ impl Reduce {
         self.stalled.answered(node);
     }
 
-    /// Replaces the inputs of unresponsive nodes by other inputs that have arrived, if there are enough. The next
-    /// attempt then begins at once. A reduce that needs all its inputs waits.
+    /// Replaces the inputs of unresponsive nodes by other inputs that have arrived, if there are
+    /// enough. The next attempt then begins at once. A reduce that needs all its inputs waits.
     fn replace(
         &mut self,
         now: Instant,

@@ -1,8 +1,8 @@
 //! A reduce at its coordinator: arrived and chosen inputs, and the folds on each node.
 //!
-//! [`Reduce`] gets the directory's reports about each input, and returns [`Step`]s for the node. It does not depend on
-//! messages, memory or other reduces. [`step`] defines what it requests from the node, [`plan`] decides which nodes
-//! fold.
+//! [`Reduce`] gets the directory's reports about each input, and returns [`Step`]s for the node. It
+//! does not depend on messages, memory or other reduces. [`step`] defines what it requests from the
+//! node, [`plan`] decides which nodes fold.
 //!
 //! ```text
 //!   Gathering --------------------> Folding ----------------> over (the node drops it)
@@ -14,7 +14,8 @@
 //!             after a pause              requests all inputs again, and keeps nothing of the old epoch
 //! ```
 //!
-//! Source: Hoplite, SIGCOMM 2021, section 3.4 (the tree is built in order of arrival) and section 4 (the degree).
+//! Source: Hoplite, SIGCOMM 2021, section 3.4 (the tree is built in order of arrival) and section 4
+//! (the degree).
 
 pub mod assign;
 pub mod cost;

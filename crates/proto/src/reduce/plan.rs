@@ -1,4 +1,5 @@
-//! The plan of one attempt: fold the arrived inputs on this node, in a tree or as a ring, and on which nodes.
+//! The plan of one attempt: fold the arrived inputs on this node, in a tree or as a ring, and on
+//! which nodes.
 //!
 //! Finding inputs and handling failed attempts is in [`super::inputs`].
 
@@ -37,8 +38,8 @@ impl Reduce {
         if size <= INLINE_BYTES_MAX {
             return self.advance_small(steps);
         }
-        // Wait until every owner has replied once. Before that, existing inputs would look like late ones, and those of
-        // one node would get a position each.
+        // Wait until every owner has replied once. Before that, existing inputs would look like
+        // late ones, and those of one node would get a position each.
         if self.plan.is_none() && self.unanswered > 0 {
             return;
         }
@@ -46,8 +47,9 @@ impl Reduce {
             self.assign_late_arrivals();
             return self.order(steps);
         }
-        // Positions that wait for an input fill their windows and then stop. An object larger than a window gains
-        // nothing by an early start, and would share the links with the transfers that produce the missing inputs.
+        // Positions that wait for an input fill their windows and then stop. An object larger than
+        // a window gains nothing by an early start, and would share the links with the transfers
+        // that produce the missing inputs.
         if size > WINDOW_BYTES && self.arrived_count() < self.count {
             return;
         }
@@ -91,11 +93,11 @@ impl Reduce {
         groups
     }
 
-    /// Whether this attempt may run as a ring. A forced degree requires a tree, and the next attempt after a failure
-    /// uses one too, since a ring may fail for lack of capacity.
+    /// Whether this attempt may run as a ring. A forced degree requires a tree, and the next
+    /// attempt after a failure uses one too, since a ring may fail for lack of capacity.
     ///
-    /// The coordinator owns the ids that it generates, and so receives the requests for the result. It does not own
-    /// most names.
+    /// The coordinator owns the ids that it generates, and so receives the requests for the result.
+    /// It does not own most names.
     fn may_use_ring(&self) -> bool {
         let is_minted = self.result.minter() == Some(self.me);
         let is_first = self.forced_degree.is_none() && self.epoch == 0;
@@ -117,7 +119,8 @@ impl Reduce {
             && ring::is_best(size, &nodes, self.me, link, wants)
     }
 
-    /// Whether to wait a moment, since more inputs or more requests for the result would allow a ring.
+    /// Whether to wait a moment, since more inputs or more requests for the result would allow a
+    /// ring.
     fn is_worth_waiting(
         &mut self,
         now: Instant,
@@ -148,7 +151,8 @@ impl Reduce {
         PlanContext { members, .. }: PlanContext<'_>,
         steps: &mut Vec<Step>,
     ) {
-        // Neighbors in this order send to each other, so that traffic leaves and enters each group once.
+        // Neighbors in this order send to each other, so that traffic leaves and enters each group
+        // once.
         contributors.sort_by_key(|contributor| (members.place(contributor.node), contributor.node));
         self.choose();
         self.input_wait = InputWait::Expired;
@@ -158,7 +162,8 @@ impl Reduce {
         steps.push(Step::StartRing(contributors));
     }
 
-    /// Assigns the existing inputs to positions, sorted by rack, in a tree with a position for each missing input.
+    /// Assigns the existing inputs to positions, sorted by rack, in a tree with a position for each
+    /// missing input.
     fn begin_tree(
         &mut self,
         size: u64,
@@ -172,8 +177,9 @@ impl Reduce {
             .extract_if(.., |group| group.node == self.me)
             .flat_map(|mine| mine.inputs)
             .collect();
-        // In a chain, neighbors send to each other, and the last node, nearest to the caller, sends to it. The sum of a
-        // group therefore leaves it once, and enters each of the caller's groups once.
+        // In a chain, neighbors send to each other, and the last node, nearest to the caller, sends
+        // to it. The sum of a group therefore leaves it once, and enters each of the caller's
+        // groups once.
         groups.sort_by_key(|group| {
             (Reverse(members.distance(group.node, self.me)), members.place(group.node))
         });

@@ -1,26 +1,30 @@
 //! A reduce whose result its contributors also want: reduce-scatter, then all-gather, in a ring.
 //!
-//! Each contributor has a seat in the ring and receives from the next seat. Part 0 of four, from left to right; the
-//! other parts take the same path, shifted by one seat each:
+//! Each contributor has a seat in the ring and receives from the next seat. Part 0 of four, from
+//! left to right; the other parts take the same path, shifted by one seat each:
 //!
 //! ```text
 //!   seat 3 --------> seat 2 --------> seat 1 --------> seat 0 -------> seat 3 ------> seat 2 ------> seat 1
 //!   sends inputs     folds its own    folds its own    completes it    receives it    receives it    receives it
 //! ```
 //!
-//! A seat first folds for the part of the next seat, for which it receives no stream. Then it folds for the seat after
-//! that, and so on around the ring; its own part comes last. Large objects have more parts than seats, and the ring
-//! completes them in rounds. A seat therefore buffers partial sums of only the few parts in progress.
+//! A seat first folds for the part of the next seat, for which it receives no stream. Then it folds
+//! for the seat after that, and so on around the ring; its own part comes last. Large objects have
+//! more parts than seats, and the ring completes them in rounds. A seat therefore buffers partial
+//! sums of only the few parts in progress.
 //!
-//! With n seats every link carries 2 (n - 1) / n of the object, while a chain to one node and a broadcast from there
-//! carry it twice. Every seat has only a few incoming and outgoing streams at a time: more would each be slow, and cost
-//! more processor time. If the coordinator has inputs itself, it has a seat. Otherwise it is between the last and the
-//! first seat when parts circulate. In both cases its copy is the pinned one.
+//! With n seats every link carries 2 (n - 1) / n of the object, while a chain to one node and a
+//! broadcast from there carry it twice. Every seat has only a few incoming and outgoing streams at
+//! a time: more would each be slow, and cost more processor time. If the coordinator has inputs
+//! itself, it has a seat. Otherwise it is between the last and the first seat when parts circulate.
+//! In both cases its copy is the pinned one.
 //!
-//! If a seat fails, the whole attempt fails, and the next one is a tree. Does not depend on messages or time.
+//! If a seat fails, the whole attempt fails, and the next one is a tree. Does not depend on
+//! messages or time.
 //!
-//! Source: Patarasuk and Yuan, Bandwidth Optimal All-reduce Algorithms, JPDC 2009. Here the ring consists of the nodes
-//! that happen to have the inputs, and a relay forwards frames instead of parts.
+//! Source: Patarasuk and Yuan, Bandwidth Optimal All-reduce Algorithms, JPDC 2009. Here the ring
+//! consists of the nodes that happen to have the inputs, and a relay forwards frames instead of
+//! parts.
 
 use alloc::{collections::BTreeSet, vec::Vec};
 use core::ops::{Range, RangeInclusive};
@@ -34,14 +38,16 @@ use crate::{
     pipeline::{self, is_frame_length},
 };
 
-/// Parts begin at multiples of this size in bytes: a whole number of blocks, and of elements of any type.
+/// Parts begin at multiples of this size in bytes: a whole number of blocks, and of elements of any
+/// type.
 pub const PART_ALIGN_BYTES: u64 = 64 * 1024;
 
-/// Minimum size of a part: 2 ms at 1 Gbit/s. The streams of a smaller part cost more than its bytes.
+/// Minimum size of a part: 2 ms at 1 Gbit/s. The streams of a smaller part cost more than its
+/// bytes.
 const PART_BYTES_MIN: u64 = 256 * 1024;
 
-/// Number of seats. Two gain nothing, since a link carries one object in each direction in any case. The maximum keeps
-/// orders short.
+/// Number of seats. Two gain nothing, since a link carries one object in each direction in any
+/// case. The maximum keeps orders short.
 const SEATS: RangeInclusive<usize> = 3..=1024;
 
 /// Maximum number of inputs of a ring reduce: every seat gets the list of all.
@@ -50,22 +56,23 @@ pub const INPUTS_MAX: usize = 1024;
 /// Time to begin a fold and its stream: a message inside the node, a request and its reply.
 const STEP_NS: u128 = 40_000;
 
-/// Concurrent folds of one seat: one whose sums are fetched, and the next, which fetches from another seat. With only
-/// one, every seat would wait until the next seat begins another.
+/// Concurrent folds of one seat: one whose sums are fetched, and the next, which fetches from
+/// another seat. With only one, every seat would wait until the next seat begins another.
 pub const LANES: usize = 2;
 
-/// Maximum size of a part in bytes. Each fold in progress buffers partial sums of this size. It takes 34 ms at 1
-/// Gbit/s, long compared with the start of a fold.
+/// Maximum size of a part in bytes. Each fold in progress buffers partial sums of this size. It
+/// takes 34 ms at 1 Gbit/s, long compared with the start of a fold.
 pub const PART_BYTES_MAX: u64 = 4 * 1024 * 1024;
 
-/// Approximate number of frames of a part. Shorter frames cost more processor time. The delay until a frame is complete
-/// matters only at the end, since a seat has other parts to forward meanwhile.
+/// Approximate number of frames of a part. Shorter frames cost more processor time. The delay until
+/// a frame is complete matters only at the end, since a seat has other parts to forward meanwhile.
 const FRAMES: u64 = 16;
 
 /// Whether a ring over `contributors` nodes is faster for objects of `size` bytes.
 ///
-/// A chain and an overlapping broadcast along another chain take about `2 S / B + n (L + f / B)`, where f is a frame.
-/// The ring takes `2 S / B (n - 1) / n + 2 (n - 1) (L + o)`, where o is the time to begin a fold and its stream.
+/// A chain and an overlapping broadcast along another chain take about `2 S / B + n (L + f / B)`,
+/// where f is a frame. The ring takes `2 S / B (n - 1) / n + 2 (n - 1) (L + o)`, where o is the
+/// time to begin a fold and its stream.
 pub fn is_gain(size: u64, contributors: usize, link: Link) -> bool {
     let (steps, contributors) =
         (2 * (contributors as u128).saturating_sub(1), contributors as u128);
@@ -76,10 +83,11 @@ pub fn is_gain(size: u64, contributors: usize, link: Link) -> bool {
         && saved > steps * (u128::from(link.latency_ns) + STEP_NS)
 }
 
-/// Whether a reduce of `size` bytes at these `contributors`, called on `me`, runs as a ring rather than as a tree.
+/// Whether a reduce of `size` bytes at these `contributors`, called on `me`, runs as a ring rather
+/// than as a tree.
 ///
-/// It does if at least half of the other contributors want the result. The others will probably request it soon, and
-/// then have it.
+/// It does if at least half of the other contributors want the result. The others will probably
+/// request it soon, and then have it.
 pub fn is_best(
     size: u64,
     contributors: &[NodeId],
@@ -91,7 +99,8 @@ pub fn is_best(
     is_gain(size, contributors.len(), link) && 2 * wanting >= others
 }
 
-/// Number of contributors except `me` that want the result, and number of all contributors except `me`.
+/// Number of contributors except `me` that want the result, and number of all contributors except
+/// `me`.
 pub fn askers(
     contributors: &[NodeId],
     me: NodeId,
@@ -156,7 +165,8 @@ impl RingOrder {
         self.contributors.get(rank + 1).map_or(last, |(next, _)| *next)
     }
 
-    /// The byte ranges that `node` does not fold itself, in the order in which its source gets them.
+    /// The byte ranges that `node` does not fold itself, in the order in which its source gets
+    /// them.
     pub fn rest(&self, node: NodeId) -> Vec<Range<u64>> {
         let contributors = self.contributors.len();
         let (first, turns) =
@@ -254,7 +264,8 @@ mod tests {
             prop_assert!(parts.iter().all(|part| length(part) + 2 * PART_ALIGN_BYTES > most));
         }
 
-        /// Goal: every byte of every input is in the result once, and every node gets the whole result.
+        /// Goal: every byte of every input is in the result once, and every node gets the whole
+        /// result.
         #[test]
         fn every_part_is_made_of_all_inputs_and_goes_round(
             units in 12..500_u64,

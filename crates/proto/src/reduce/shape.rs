@@ -1,9 +1,9 @@
 //! Shapes of a reduce tree: parents and children when inputs take positions one after another.
 //!
-//! Positions are numbered in order: left subtree, node, right subtree. The next input to arrive takes the next
-//! position, so everything that it folds on its left has already arrived. Links between arrived inputs therefore exist
-//! at once (Hoplite, SIGCOMM 2021, section 4). Seven inputs in a binary tree and in a chain, a parent above its
-//! children:
+//! Positions are numbered in order: left subtree, node, right subtree. The next input to arrive
+//! takes the next position, so everything that it folds on its left has already arrived. Links
+//! between arrived inputs therefore exist at once (Hoplite, SIGCOMM 2021, section 4). Seven inputs
+//! in a binary tree and in a chain, a parent above its children:
 //!
 //! ```text
 //!         3                     6
@@ -12,8 +12,9 @@
 //!                         ...
 //! ```
 //!
-//! A tree that is closed after `m` arrivals is the same tree without the positions from `m` on. A vacant position is
-//! replaced by the top of its left subtree, since everything on its right is vacant as well.
+//! A tree that is closed after `m` arrivals is the same tree without the positions from `m` on. A
+//! vacant position is replaced by the top of its left subtree, since everything on its right is
+//! vacant as well.
 //!
 //! Does not depend on nodes, inputs or time.
 
@@ -60,7 +61,8 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// The position that folds the stream of `position`; `None` for a top, whose stream goes to the caller.
+    /// The position that folds the stream of `position`; `None` for a top, whose stream goes to the
+    /// caller.
     pub fn parent(&self, position: u32) -> Option<u32> {
         self.check(position);
         match self.degree {
@@ -84,7 +86,8 @@ impl Shape {
         }
     }
 
-    /// The children of `position`, left before right, if only the positions below `assigned` are taken.
+    /// The children of `position`, left before right, if only the positions below `assigned` are
+    /// taken.
     pub fn children_within(&self, position: u32, assigned: u32) -> Vec<u32> {
         self.check(position);
         assert!(position < assigned, "position {position} is vacant with {assigned} seated");
@@ -111,7 +114,8 @@ impl Shape {
         }
     }
 
-    /// Whether all children of `position` in the full shape are below `assigned`, so that they are final.
+    /// Whether all children of `position` in the full shape are below `assigned`, so that they are
+    /// final.
     pub fn children_ready(&self, position: u32, assigned: u32) -> bool {
         self.children(position).into_iter().all(|child| child < assigned)
     }
@@ -141,7 +145,8 @@ impl fmt::Display for Shape {
     }
 }
 
-/// The root of a subtree. With an even number of positions the left side gets one more, since it fills first.
+/// The root of a subtree. With an even number of positions the left side gets one more, since it
+/// fills first.
 const fn middle(span: &Range<u32>) -> u32 {
     span.start + (span.end - span.start) / 2
 }
@@ -217,8 +222,8 @@ mod tests {
                     assert!(children.len() <= most, "{shape}: {position} has {children:?}");
                     assert!(children.is_sorted());
                     assert!(children.iter().all(|child| *child < assigned && *child != position));
-                    // At most one child on each side: a later arrival never comes between a position and its left
-                    // child.
+                    // At most one child on each side: a later arrival never comes between a
+                    // position and its left child.
                     assert!(children.iter().filter(|child| **child < position).count() <= 1);
                     assert!(children.iter().filter(|child| **child > position).count() <= 1);
                 }

@@ -1,8 +1,9 @@
 //! Detection of an unresponsive node in a reduce tree, from reports of its positions.
 //!
-//! If a node is frozen, all positions above it wait, each for its own child. The culprit is a node that others wait for
-//! and that has not reported that it waits itself. The coordinator probes it: a frozen or partitioned node does not
-//! reply. A node that replies waits for its own input, which a client fills, or shares its link with other transfers.
+//! If a node is frozen, all positions above it wait, each for its own child. The culprit is a node
+//! that others wait for and that has not reported that it waits itself. The coordinator probes it:
+//! a frozen or partitioned node does not reply. A node that replies waits for its own input, which
+//! a client fills, or shares its link with other transfers.
 //!
 //! Depends on nodes and times only. The tree, and the replacement of inputs, are elsewhere.
 
@@ -29,7 +30,8 @@ pub(super) struct StalledFolds {
 }
 
 impl StalledFolds {
-    /// Records that a position on `reporter` waits for a child on `node`. Returns whether to probe `node`.
+    /// Records that a position on `reporter` waits for a child on `node`. Returns whether to probe
+    /// `node`.
     pub(super) fn report(&mut self, now: Instant, reporter: NodeId, node: NodeId) -> bool {
         self.waiting.insert(reporter, now);
         self.awaited.insert(node, now);

@@ -27,8 +27,8 @@ pub enum Step {
     Probe(NodeId),
     /// All inputs are inline: fold these on this node.
     FoldInline(Vec<Inline>),
-    /// All inputs are chosen: allocate the result, and fold into it the inputs on the calling node and the streams that
-    /// go there.
+    /// All inputs are chosen: allocate the result, and fold into it the inputs on the calling node
+    /// and the streams that go there.
     Result(FoldOrder),
     /// An attempt ended: stop these nodes and drop its result.
     Void {

@@ -168,10 +168,10 @@ fn permutations(items: usize) -> Vec<Vec<usize>> {
     all
 }
 
-/// Goal: the result is the fold of exactly the first `count` inputs to arrive, each once, in any order of arrival.
-/// Method: every order of up to 6 inputs, every count and degree, and any number of inputs present from the start.
-/// Inputs are on the caller, several on one node, or each on its own node.
-/// Inputs whose orders are all tried: 6 take a debug build 20 times as long as 5.
+/// Goal: the result is the fold of exactly the first `count` inputs to arrive, each once, in any
+/// order of arrival. Method: every order of up to 6 inputs, every count and degree, and any number
+/// of inputs present from the start. Inputs are on the caller, several on one node, or each on its
+/// own node. Inputs whose orders are all tried: 6 take a debug build 20 times as long as 5.
 const MOST_INPUTS: usize = if cfg!(debug_assertions) { 5 } else { 6 };
 
 #[test]
@@ -327,7 +327,8 @@ fn an_input_that_is_deleted_while_it_is_folded_stays_in_the_fold() {
     assert_eq!(folded(&steps), [instance(0), instance(1)]);
 }
 
-/// Goal: after any failure nothing of the attempt remains, and the next one folds the inputs that exist then.
+/// Goal: after any failure nothing of the attempt remains, and the next one folds the inputs that
+/// exist then.
 #[test]
 fn a_failed_attempt_begins_again_with_all_questions() {
     let mut reduce = reduce(2, 2, None);
@@ -491,7 +492,8 @@ fn the_ring_leaves_each_rack_once() {
 #[test]
 fn the_last_input_is_waited_for_a_moment() {
     let askers = [2, 4, 6];
-    // An object of the size of a window: a tree folds the existing inputs while the last one is missing.
+    // An object of the size of a window: a tree folds the existing inputs while the last one is
+    // missing.
     let medium =
         |number: usize, holder: u64| Found { meta: array(WINDOW_BYTES), ..huge(number, holder) };
     for comes_in_time in [true, false] {
@@ -517,8 +519,8 @@ fn the_last_input_is_waited_for_a_moment() {
     }
 }
 
-/// Goal: folds that could only fill their windows do not begin, and leave the links to the transfers behind the missing
-/// inputs.
+/// Goal: folds that could only fill their windows do not begin, and leave the links to the
+/// transfers behind the missing inputs.
 #[test]
 fn a_large_sum_begins_with_its_last_input() {
     let mut reduce = reduce(6, 4, None);
@@ -535,7 +537,8 @@ fn a_large_sum_begins_with_its_last_input() {
     assert_eq!(folded(&steps).len(), 4);
 }
 
-/// Goal: the eviction of an input on the caller before the last input arrives does not restart the reduce.
+/// Goal: the eviction of an input on the caller before the last input arrives does not restart the
+/// reduce.
 #[test]
 fn an_input_that_was_evicted_meanwhile_is_looked_up_again() {
     let mut reduce = reduce(3, 3, None);

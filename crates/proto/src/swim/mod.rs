@@ -1,15 +1,16 @@
-//! Failure detector: probes, suspicion and refutation, for members that send nothing although their connections are
-//! open.
+//! Failure detector: probes, suspicion and refutation, for members that send nothing although their
+//! connections are open.
 //!
-//! Follows SWIM (Das, Gupta, Motivala: "SWIM: Scalable Weakly-consistent Infection-style Process Group Membership
-//! Protocol", 2002): indirect probes (section 3.1), suspicion (4.2) and incarnations. It differs where this cluster
-//! differs. Every two members have a connection, so rumors go to all members at once, without gossip. A member is
-//! probed by its predecessor in the order of ids, not by a random one, so the time until the next probe is bounded. As
-//! in Lifeguard (Dadgar, Phillips, Currey, 2018), a node that was paused itself declares no other dead because of
-//! that.
+//! Follows SWIM (Das, Gupta, Motivala: "SWIM: Scalable Weakly-consistent Infection-style Process
+//! Group Membership Protocol", 2002): indirect probes (section 3.1), suspicion (4.2) and
+//! incarnations. It differs where this cluster differs. Every two members have a connection, so
+//! rumors go to all members at once, without gossip. A member is probed by its predecessor in the
+//! order of ids, not by a random one, so the time until the next probe is bounded. As in Lifeguard
+//! (Dadgar, Phillips, Currey, 2018), a node that was paused itself declares no other dead because
+//! of that.
 //!
-//! The end of a process is detected sooner, by its connections. Knows members by id; does not know connections, nor
-//! what members hold.
+//! The end of a process is detected sooner, by its connections. Knows members by id; does not know
+//! connections, nor what members hold.
 //!
 //! ```text
 //!            Ping, no ack       PingReq to others, no ack         no refutation
@@ -101,7 +102,8 @@ pub(crate) struct Swim {
     /// An unresponsive node is declared dead after this time; `None` disables probes.
     detection_ns: Option<u64>,
     incarnation: u32,
-    /// Incarnations above 0 that others have announced. Includes departed members, because they may rejoin.
+    /// Incarnations above 0 that others have announced. Includes departed members, because they may
+    /// rejoin.
     incarnations: BTreeMap<NodeId, u32>,
     next_round: Option<Instant>,
     rounds: u64,
@@ -110,7 +112,8 @@ pub(crate) struct Swim {
     counted: u64,
     probes: BTreeMap<NodeId, Probe>,
     suspicions: BTreeMap<NodeId, Suspicion>,
-    /// Members whose probe requests were rejected by the limit since the last [`Self::take_limited`].
+    /// Members whose probe requests were rejected by the limit since the last
+    /// [`Self::take_limited`].
     limited: Vec<NodeId>,
     /// Probes on behalf of others, by this node's sequence number.
     indirect_probes: BTreeMap<u64, IndirectProbe>,
@@ -138,8 +141,8 @@ const HELPERS: usize = 3;
 /// In every so many rounds, a second member is probed, each of them in turn.
 const ROUNDS_PER_TURN: u64 = 4;
 
-/// The parts of the detection time: one until the next probe, one for its ack, one for the acks of indirect probes,
-/// and three for the suspect to refute the suspicion.
+/// The parts of the detection time: one until the next probe, one for its ack, one for the acks of
+/// indirect probes, and three for the suspect to refute the suspicion.
 const PARTS: u64 = 6;
 const SUSPICION_PARTS: u64 = 3;
 
@@ -214,7 +217,8 @@ impl Swim {
         }
     }
 
-    /// Probes the members that are due and handles missing acks. Returns the members that are dead now.
+    /// Probes the members that are due and handles missing acks. Returns the members that are dead
+    /// now.
     pub(crate) fn expire(
         &mut self,
         now: Instant,
@@ -236,7 +240,8 @@ impl Swim {
             if let Some(node) = next {
                 self.probe(now, node, outbox);
             }
-            // Members do not always agree on the order, so each probes every other from time to time.
+            // Members do not always agree on the order, so each probes every other from time to
+            // time.
             let in_turn = self.after(self.last_in_turn, members).next();
             if let Some(node) = in_turn.filter(|_| self.rounds.is_multiple_of(ROUNDS_PER_TURN)) {
                 self.last_in_turn = node;
@@ -348,7 +353,8 @@ impl Swim {
     }
 
     fn answered(&mut self, from: NodeId, sequence: u64, outbox: &mut Outbox) {
-        // The ack comes from the probed member; or, after indirect probes have begun, from any member.
+        // The ack comes from the probed member; or, after indirect probes have begun, from any
+        // member.
         self.probes.retain(|node, probe| {
             probe.sequence != sequence || *node != from && !probe.is_indirect
         });
@@ -407,7 +413,8 @@ impl Swim {
         outbox: &mut Outbox,
     ) {
         let known = self.incarnation_of(node);
-        // Only the node itself announces incarnations: one that this node has not received may be wrong.
+        // Only the node itself announces incarnations: one that this node has not received may be
+        // wrong.
         let incarnation = incarnation.min(known);
         let is_known = self.suspicions.get(&node).is_some_and(|it| it.incarnation >= incarnation);
         if !members.contains(node) || is_known {
@@ -454,9 +461,9 @@ impl Swim {
         self.announce_incarnation(self.incarnation, members, outbox);
     }
 
-    /// Announces to all members that suspicions of this node up to now are void. It increments its own incarnation,
-    /// because no member can have received a higher one. It skips the incarnation `said` that a suspicion names, so
-    /// that the announcement is new to the sender.
+    /// Announces to all members that suspicions of this node up to now are void. It increments its
+    /// own incarnation, because no member can have received a higher one. It skips the incarnation
+    /// `said` that a suspicion names, so that the announcement is new to the sender.
     fn announce_incarnation(&mut self, said: u32, members: &Members, outbox: &mut Outbox) {
         let after = |incarnation: u32| (incarnation + 1) % ENDED;
         self.incarnation = after(self.incarnation);
@@ -467,7 +474,8 @@ impl Swim {
         outbox.extend(members.others().map(|other| (other.id, alive)));
     }
 
-    /// Extends deadlines by the time in which this process did not run: acks of others may be waiting unread.
+    /// Extends deadlines by the time in which this process did not run: acks of others may be
+    /// waiting unread.
     fn extend_deadlines(&mut self, now: Instant, part_ns: u64) {
         let late = self.deadline().map_or(0, |due| now.since(due));
         if late <= part_ns {
@@ -482,8 +490,8 @@ impl Swim {
         self.incarnation_of(node) > incarnation
     }
 
-    /// Whether this node has suspected a member for long enough that it could have replied. Then it accepts the report
-    /// of another node that the member is dead.
+    /// Whether this node has suspected a member for long enough that it could have replied. Then it
+    /// accepts the report of another node that the member is dead.
     pub(crate) fn confirms_failure(&self, now: Instant, node: NodeId) -> bool {
         let since = self.suspicions.get(&node).map(|suspicion| suspicion.since);
         let time_ns = self.detection_ns.map(|detection_ns| detection_ns / PARTS);

@@ -106,8 +106,8 @@ fn no_member_is_suspected_while_all_reply() {
     group.run(60 * SECOND);
     assert!(group.deaths.is_empty());
     assert!(group.all.values().all(|(swim, _)| swim.suspicions().next().is_none()));
-    // Each node sends a probe and an ack in each round, and one more pair in every fourth. A member that is already
-    // being probed gets no second probe.
+    // Each node sends a probe and an ack in each round, and one more pair in every fourth. A member
+    // that is already being probed gets no second probe.
     let rounds = 8 * 2 * 120;
     assert!((rounds..=rounds + rounds / 4).contains(&group.said.len()), "{}", group.said.len());
 }

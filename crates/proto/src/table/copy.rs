@@ -1,7 +1,8 @@
-//! One copy: its progress, the place of its bytes, its users and its cost. Does not depend on other copies.
+//! One copy: its progress, the place of its bytes, its users and its cost. Does not depend on other
+//! copies.
 //!
-//! Places of a copy's bytes ([`Residency`], [`FileState`]). The disk, if the node has one for copies, takes complete pinned
-//! copies:
+//! Places of a copy's bytes ([`Residency`], [`FileState`]). The disk, if the node has one for
+//! copies, takes complete pinned copies:
 //!
 //! ```text
 //!   awaited --> in memory --> in memory, being written --> in memory and on disk --> on disk alone --> awaited --> returning --+
@@ -30,7 +31,8 @@ pub struct Copy {
     pub inline: Option<Inline>,
     /// Its progress.
     pub state: State,
-    /// Whether the copy is pinned until the object is deleted: put, reduced or adopted on this node.
+    /// Whether the copy is pinned until the object is deleted: put, reduced or adopted on this
+    /// node.
     pub pinned: bool,
     /// Readers, transfers and folds that use it.
     pub readers: u32,
@@ -85,14 +87,16 @@ pub enum FileState {
     Unwritable,
     /// Being written since then.
     Writing(Instant),
-    /// Completely in a file. The bytes never change, so the file stays valid when they are back in memory.
+    /// Completely in a file. The bytes never change, so the file stays valid when they are back in
+    /// memory.
     Written,
 }
 
 /// Cost of a copy in addition to its bytes: entries here and in the directory.
 pub const COPY_OVERHEAD_BYTES: u64 = 256;
 
-/// Size in bytes of the file of a copy with `size` bytes: one or two pages of metadata, and a checksum per MiB.
+/// Size in bytes of the file of a copy with `size` bytes: one or two pages of metadata, and a
+/// checksum per MiB.
 pub const fn file_bytes(size: u64) -> u64 {
     size.saturating_add(8192).saturating_add(size >> 18)
 }
@@ -147,7 +151,8 @@ impl Copy {
             || matches!(self.residency, Residency::Pending | Residency::Restoring(_))
     }
 
-    /// Its cost against the capacity. A copy that is on disk only counts against the spill limit instead.
+    /// Its cost against the capacity. A copy that is on disk only counts against the spill limit
+    /// instead.
     pub fn cost(&self) -> u64 {
         match self.residency {
             Residency::Disk => 0,

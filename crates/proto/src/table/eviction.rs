@@ -1,5 +1,5 @@
-//! Order of eviction: cached copies, then pinned copies that are in a file; least recently used first within each. How
-//! many bytes to evict is decided elsewhere.
+//! Order of eviction: cached copies, then pinned copies that are in a file; least recently used
+//! first within each. How many bytes to evict is decided elsewhere.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,8 @@ use crate::{
     mutants::{self, Mutant},
 };
 
-/// Copies that may and may not be evicted, indexed so that the next one and the total bytes need no search.
+/// Copies that may and may not be evicted, indexed so that the next one and the total bytes need no
+/// search.
 #[derive(Debug, Default)]
 pub(super) struct Evictable {
     /// Cached copies. No two copies have the same last use.

@@ -1,6 +1,7 @@
 //! Listing of the copies of a node, page by page.
 //!
-//! A page has a maximum number of rows, and of copies scanned for it, so that no listing blocks a node with many copies.
+//! A page has a maximum number of rows, and of copies scanned for it, so that no listing blocks a
+//! node with many copies.
 
 use alloc::vec::Vec;
 use core::ops::Bound;
@@ -13,8 +14,9 @@ use crate::{
 };
 
 impl Table {
-    /// Copies whose refs begin with `prefix`, sorted by id and instance, starting after `after`. At most [`LISTED_MAX`]
-    /// of at most [`LOOKED_AT_MAX`] that it looks at. Also returns the last one that it looked at, if others follow.
+    /// Copies whose refs begin with `prefix`, sorted by id and instance, starting after `after`. At
+    /// most [`LISTED_MAX`] of at most [`LOOKED_AT_MAX`] that it looks at. Also returns the last one
+    /// that it looked at, if others follow.
     pub fn page(&self, prefix: &str, after: Option<&CopyKey>) -> (Vec<CopyKey>, Option<CopyKey>) {
         let prefix = RefPrefix::new(prefix);
         let first = Instance { node: NodeId(0), serial: 0 };

@@ -267,11 +267,10 @@ mod tests {
         assert!(failure.contains("sent no wrong bytes"), "{failure}");
     }
 
+    /// The request to the backup owner, which follows after a second anyway, hides a lost one.
     #[test]
-    fn a_lost_request_for_a_small_object_is_detected() {
-        let bug = Mutant::IgnoresCorruptSmallObjects;
-        let failure = failure(one_wrong_holder(SMALL_BYTES), bug);
-        assert!(failure.contains("waits for"), "{failure}");
+    fn a_small_object_with_wrong_bytes_comes_from_the_other_owner() {
+        assert_eq!(one_wrong_holder(SMALL_BYTES).run(Record::Nothing, None).failure, None);
     }
 
     #[test]

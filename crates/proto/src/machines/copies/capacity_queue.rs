@@ -1,8 +1,9 @@
 //! Copies that wait for capacity, and the order in which they are admitted.
 //!
-//! They are admitted in order of arrival, but none waits behind one that does not fit. That one may never fit, and
-//! admitting the others may be what lets a client delete objects. Copies are indexed by size, so that a change of the
-//! free capacity costs the same however many wait. Does not know how much is free.
+//! They are admitted in order of arrival, but none waits behind one that does not fit. That one may
+//! never fit, and admitting the others may be what lets a client delete objects. Copies are indexed
+//! by size, so that a change of the free capacity costs the same however many wait. Does not know
+//! how much is free.
 
 use alloc::{boxed::Box, collections::BTreeMap};
 
@@ -97,7 +98,8 @@ impl CapacityQueue {
         self.sum(size);
     }
 
-    /// Removes a copy. Returns its description if it is a new one; the outer `None` means that it did not wait.
+    /// Removes a copy. Returns its description if it is a new one; the outer `None` means that it
+    /// did not wait.
     pub(crate) fn remove(&mut self, instance: Instance) -> Option<Option<PendingCopy>> {
         let QueuedCopy { size, ticket, pending } = self.waiting.remove(&instance)?;
         if pending.is_none() {
@@ -131,7 +133,8 @@ impl CapacityQueue {
         Some((*self.by_size.get(&size)?.get(&ticket)?, size))
     }
 
-    /// The total capacity of the waiting copies for which `size` bytes are enough, less the overhead of one copy.
+    /// The total capacity of the waiting copies for which `size` bytes are enough, less the
+    /// overhead of one copy.
     pub(crate) fn bytes_within(&self, size: u64) -> u64 {
         let bytes = self.sums.within(size).map_or(0, |sum| sum.bytes);
         bytes.saturating_sub(COPY_OVERHEAD_BYTES)

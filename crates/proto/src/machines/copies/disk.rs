@@ -1,8 +1,8 @@
 //! Spilling: writes pinned copies to disk when others need their memory, and reads them back.
 //!
-//! [`crate::table`] decides which copies go first. A copy that is only on disk counts as complete, so its owners are
-//! not notified. A fold reads it from the file. Clients and other nodes read it in memory, for which it is admitted
-//! like any copy.
+//! [`crate::table`] decides which copies go first. A copy that is only on disk counts as complete,
+//! so its owners are not notified. A fold reads it from the file. Clients and other nodes read it
+//! in memory, for which it is admitted like any copy.
 
 use alloc::{boxed::Box, string::String, vec, vec::Vec};
 
@@ -19,8 +19,8 @@ use crate::{
 const AT_ONCE: usize = 256;
 
 impl Copies {
-    /// Enables spilling, with a limit for the bytes of files; `is_persistent` leaves the files on disk when this node
-    /// ends.
+    /// Enables spilling, with a limit for the bytes of files; `is_persistent` leaves the files on
+    /// disk when this node ends.
     pub(crate) const fn set_up_disk(&mut self, limit: u64, is_persistent: bool) {
         self.spill_files.set_up(limit, is_persistent);
     }
@@ -34,8 +34,8 @@ impl Copies {
         self.spill_files.is_persistent()
     }
 
-    /// Takes over a copy that an earlier node has left in a file. If it is not valid or does not fit, removes the file
-    /// and returns false.
+    /// Takes over a copy that an earlier node has left in a file. If it is not valid or does not
+    /// fit, removes the file and returns false.
     pub(crate) fn insert_recovered(&mut self, kept: SpilledCopy, world: &mut World) -> bool {
         let SpilledCopy { id, instance, meta, inline, .. } = kept;
         let is_small = meta.size <= INLINE_BYTES_MAX;
@@ -55,7 +55,8 @@ impl Copies {
         true
     }
 
-    /// Writes pinned copies to disk, as the disk has capacity, until all waiting copies that could fit have capacity.
+    /// Writes pinned copies to disk, as the disk has capacity, until all waiting copies that could
+    /// fit have capacity.
     pub(crate) fn spill_for_capacity(&mut self, world: &mut World) {
         if self.spill_files.limit() == 0 || self.capacity_queue.len() == 0 {
             return;
@@ -77,9 +78,9 @@ impl Copies {
         }
     }
 
-    /// Writes pinned copies of `bytes` bytes to disk, less those that are being written already, as the disk has
-    /// capacity. With `has_reserve`, the reserve stays free. Skips copies that are being read; starts with the least
-    /// recently used.
+    /// Writes pinned copies of `bytes` bytes to disk, less those that are being written already, as
+    /// the disk has capacity. With `has_reserve`, the reserve stays free. Skips copies that are
+    /// being read; starts with the least recently used.
     pub(crate) fn spill_bytes(&mut self, bytes: u64, has_reserve: bool, world: &mut World) {
         let bytes = bytes.saturating_sub(self.spill_files.writing_bytes());
         let mut left = self.spill_files.left(self.table.on_disk());
@@ -130,8 +131,9 @@ impl Copies {
         }
     }
 
-    /// Handles a write that failed. A disk that fails is tried again later, with other copies first: a full disk may
-    /// have space for smaller ones. A copy that can't be written is never tried again, and others are written at once.
+    /// Handles a write that failed. A disk that fails is tried again later, with other copies
+    /// first: a full disk may have space for smaller ones. A copy that can't be written is never
+    /// tried again, and others are written at once.
     pub(crate) fn spill_failed(
         &mut self,
         instance: Instance,
@@ -201,7 +203,8 @@ impl Copies {
         true
     }
 
-    /// Handles a file that cannot be read or has changed. Returns the object, if its copy is lost with the file.
+    /// Handles a file that cannot be read or has changed. Returns the object, if its copy is lost
+    /// with the file.
     pub(crate) fn unspill_failed(
         &mut self,
         instance: Instance,
@@ -220,7 +223,8 @@ impl Copies {
         Some(id)
     }
 
-    /// Removes the file of a copy in memory that nobody needs any more, also if it is still being written.
+    /// Removes the file of a copy in memory that nobody needs any more, also if it is still being
+    /// written.
     pub(crate) fn abandon_file(&mut self, instance: Instance, world: &mut World) {
         self.spill_files.forget(instance);
         self.drop_file(instance, world);
@@ -231,7 +235,8 @@ impl Copies {
         world.act(Action::DropSpilled { instance });
     }
 
-    /// Removes and returns the error of a lost object's file; it is reported once, to the requests that waited.
+    /// Removes and returns the error of a lost object's file; it is reported once, to the requests
+    /// that waited.
     pub(crate) fn take_file_error(&mut self, id: &ObjectId) -> Option<String> {
         self.spill_files.take_file_error(id)
     }

@@ -1,12 +1,13 @@
-//! Copies that are admitted, but for which the shell has no memory: others are evicted for them, or else they wait.
+//! Copies that are admitted, but for which the shell has no memory: others are evicted for them, or
+//! else they wait.
 //!
 //! ```text
 //! refused -> copies are evicted    -> requested again
 //!         -> nothing is evictable   -> waits -> requested again, one by one, when memory was freed and every 250 ms
 //!                                      pinned copies are written to disk meanwhile, and can then be evicted
 //! ```
-//! The shell may have less memory than the capacity allows: the host or a control group has no more, or the free
-//! memory is fragmented. Does not know the reason, nor how much there is.
+//! The shell may have less memory than the capacity allows: the host or a control group has no
+//! more, or the free memory is fragmented. Does not know the reason, nor how much there is.
 
 use alloc::{collections::BTreeMap, string::String};
 
@@ -15,10 +16,12 @@ use crate::{id::Instance, time::Instant};
 /// Time between attempts while nothing is freed here: 250 ms. Other processes free memory too.
 const RETRY_NS: u64 = 250_000_000;
 
-/// Delay of the next attempt after memory was freed: 2 ms, so that many releases at once cause one attempt.
+/// Delay of the next attempt after memory was freed: 2 ms, so that many releases at once cause one
+/// attempt.
 const FREED_NS: u64 = 2_000_000;
 
-/// How long the shell may take to reply before all are tried again: 10 s, in which it allocates 14 GiB.
+/// How long the shell may take to reply before all are tried again: 10 s, in which it allocates 14
+/// GiB.
 const ANSWER_NS: u64 = 10_000_000_000;
 
 /// The copies that wait for memory.
@@ -51,7 +54,8 @@ impl MemoryQueue {
         self.tickets.contains_key(&instance).then_some(self.reason.as_str())
     }
 
-    /// Records that the shell has no memory for a copy. Returns the next copy to request memory for.
+    /// Records that the shell has no memory for a copy. Returns the next copy to request memory
+    /// for.
     pub(crate) fn refused(
         &mut self,
         instance: Instance,

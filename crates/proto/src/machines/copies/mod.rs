@@ -1,4 +1,5 @@
-//! The life of every local copy, from its request to its removal: capacity, memory, eviction, spilling to disk.
+//! The life of every local copy, from its request to its removal: capacity, memory, eviction,
+//! spilling to disk.
 //!
 //! ```text
 //!   want --> capacity --> memory --> (its maker fills it) --> complete --> evicted, or doomed and released
@@ -7,9 +8,10 @@
 //!                                                               |    |
 //!                                        restore --> capacity --> memory, read from its file
 //! ```
-//! [`crate::table`] has the capacity accounts and the order of eviction. Copies wait for capacity in [`capacity_queue`], and
-//! for memory in [`memory_queue`]; [`spill_files`] and [`disk`] spill them. Consequences for other machines are [`CopyEvent`]s,
-//! which the node fetches. Does not know readers, pulls, puts or reduces.
+//! [`crate::table`] has the capacity accounts and the order of eviction. Copies wait for capacity
+//! in [`capacity_queue`], and for memory in [`memory_queue`]; [`spill_files`] and [`disk`] spill
+//! them. Consequences for other machines are [`CopyEvent`]s, which the node fetches. Does not know
+//! readers, pulls, puts or reduces.
 
 mod capacity_queue;
 mod disk;
@@ -134,7 +136,8 @@ impl Copies {
         let size = pending.meta.size;
         // Capacity that became free before is for copies that have waited.
         self.settle(world);
-        // Waiting copies are those that do not fit, so one that fits need not be queued behind them.
+        // Waiting copies are those that do not fit, so one that fits need not be queued behind
+        // them.
         if self.table.missing_to_add(size) == 0 && !self.capacity_queue.contains(instance) {
             return self.admit(instance, pending, false, world);
         }
@@ -262,8 +265,8 @@ impl Copies {
         self.has_changed = true;
     }
 
-    /// Sets whether a copy is pinned until its deletion. Returns whether it was before, `None` if there is no such
-    /// copy.
+    /// Sets whether a copy is pinned until its deletion. Returns whether it was before, `None` if
+    /// there is no such copy.
     pub(crate) fn set_pinned(&mut self, instance: Instance, pinned: bool) -> Option<bool> {
         self.has_changed = true;
         self.table.set_pinned(instance, pinned)
@@ -327,8 +330,9 @@ impl Copies {
         self.freed(world);
     }
 
-    /// Takes a copy out of use. Returns whether it was coming back from disk. A client that fills it may continue;
-    /// readers of any other growing copy are notified that the rest will not arrive.
+    /// Takes a copy out of use. Returns whether it was coming back from disk. A client that fills
+    /// it may continue; readers of any other growing copy are notified that the rest will not
+    /// arrive.
     pub(crate) fn doom(&mut self, instance: Instance, world: &mut World) -> bool {
         let Some(copy) = self.table.get(instance) else { return false };
         let is_read = copy.is_complete() && copy.is_growing();
@@ -356,7 +360,8 @@ impl Copies {
         self.has_changed = true;
     }
 
-    /// Handles that memory is available for a copy. Returns its state, unless the copy was removed meanwhile.
+    /// Handles that memory is available for a copy. Returns its state, unless the copy was removed
+    /// meanwhile.
     pub(crate) fn slot_ready(&mut self, instance: Instance, world: &mut World) -> Option<State> {
         self.settled(instance, world);
         let copy = self.table.get(instance).filter(|copy| copy.residency != Residency::Disk);
@@ -377,8 +382,8 @@ impl Copies {
         Some(state)
     }
 
-    /// Handles that memory cannot be allocated for a copy. Returns the object, its state, and the error for the
-    /// waiting requests.
+    /// Handles that memory cannot be allocated for a copy. Returns the object, its state, and the
+    /// error for the waiting requests.
     pub(crate) fn slot_failed(
         &mut self,
         instance: Instance,
@@ -391,7 +396,8 @@ impl Copies {
         Some((copy.id.clone(), copy.state, error))
     }
 
-    /// Handles that the shell has no memory for a copy now: evicts copies, or else makes the copy wait.
+    /// Handles that the shell has no memory for a copy now: evicts copies, or else makes the copy
+    /// wait.
     pub(crate) fn slot_refused(&mut self, instance: Instance, reason: String, world: &mut World) {
         let Some(copy) = self.awaited(instance) else { return self.settled(instance, world) };
         let bytes = copy.cost();
@@ -470,8 +476,8 @@ impl Copies {
         Error::StoreFull { needed, capacity, pinned, largest: self.describe_pinned(needed) }
     }
 
-    /// Describes what occupies the capacity that an object of `needed` bytes lacks: the largest copies that cannot be
-    /// evicted, and why they are not spilled.
+    /// Describes what occupies the capacity that an object of `needed` bytes lacks: the largest
+    /// copies that cannot be evicted, and why they are not spilled.
     fn describe_pinned(&self, needed: u64) -> String {
         let largest = self.table.largest_held();
         match self.spill_files.problem(self.table.on_disk(), file_bytes(needed)) {

@@ -1,8 +1,8 @@
 //! Sums over all copies that wait for at most a given size: the first of them, and their total.
 //!
-//! A tree over the hexadecimal digits of sizes: a query and a change each visit at most 16 of its nodes per digit,
-//! however many copies wait and however many sizes there are. Knows sizes and tickets; does not know who waits, nor
-//! for what.
+//! A tree over the hexadecimal digits of sizes: a query and a change each visit at most 16 of its
+//! nodes per digit, however many copies wait and however many sizes there are. Knows sizes and
+//! tickets; does not know who waits, nor for what.
 
 use alloc::collections::BTreeMap;
 
@@ -24,8 +24,8 @@ impl Sum {
     }
 }
 
-/// The sums of all sizes with the same leading digits; the key is the number of omitted digits, and the leading
-/// digits.
+/// The sums of all sizes with the same leading digits; the key is the number of omitted digits, and
+/// the leading digits.
 #[derive(Debug, Default)]
 pub(crate) struct Sizes(BTreeMap<(u32, u64), Sum>);
 

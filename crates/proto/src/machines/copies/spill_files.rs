@@ -9,10 +9,12 @@ use crate::{
     time::Instant,
 };
 
-/// How long nothing is written after a write has failed: 1 s. A disk that was full may have space again.
+/// How long nothing is written after a write has failed: 1 s. A disk that was full may have space
+/// again.
 const RETRY_NS: u64 = 1_000_000_000;
 
-/// Maximum number of lost objects whose file errors are remembered; of more, the first by id are forgotten.
+/// Maximum number of lost objects whose file errors are remembered; of more, the first by id are
+/// forgotten.
 const BROKEN_MAX: usize = 1024;
 
 /// Accounts of files, and of those that are being written.
@@ -77,10 +79,10 @@ impl SpillFiles {
         self.deadline().is_some()
     }
 
-    /// The disk space that must stay free for copies that come back, if there is a file of `bytes` bytes: twice the
-    /// largest file. A copy that comes back may need memory that the next largest copy occupies, which is then written
-    /// first. Only after that can its own file be removed. Without the reserve, a node whose memory and disk are full
-    /// could not read anything back.
+    /// The disk space that must stay free for copies that come back, if there is a file of `bytes`
+    /// bytes: twice the largest file. A copy that comes back may need memory that the next largest
+    /// copy occupies, which is then written first. Only after that can its own file be removed.
+    /// Without the reserve, a node whose memory and disk are full could not read anything back.
     pub(crate) const fn reserve(&self, bytes: u64) -> u64 {
         let largest = if bytes > self.largest { bytes } else { self.largest };
         largest.saturating_mul(2)
@@ -93,7 +95,8 @@ impl SpillFiles {
         }
     }
 
-    /// Why nothing can be written, if so: a write has failed, or files of `needed` bytes do not fit.
+    /// Why nothing can be written, if so: a write has failed, or files of `needed` bytes do not
+    /// fit.
     pub(crate) fn problem(&self, on_disk: u64, needed: u64) -> Option<String> {
         if self.limit == 0 {
             return None;
@@ -123,8 +126,8 @@ impl SpillFiles {
         is_news
     }
 
-    /// Records that a copy could not be written. With a time, the disk is failing, and nothing is written for a while.
-    /// Returns false if the copy was not being written.
+    /// Records that a copy could not be written. With a time, the disk is failing, and nothing is
+    /// written for a while. Returns false if the copy was not being written.
     pub(crate) fn failed(
         &mut self,
         instance: Instance,
@@ -168,7 +171,8 @@ impl SpillFiles {
         }
     }
 
-    /// Removes and returns the error of a lost object's file; it is reported once, to the requests that waited.
+    /// Removes and returns the error of a lost object's file; it is reported once, to the requests
+    /// that waited.
     pub(crate) fn take_file_error(&mut self, id: &ObjectId) -> Option<String> {
         self.broken.remove(id)
     }

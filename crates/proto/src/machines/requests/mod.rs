@@ -1,4 +1,5 @@
-//! Client requests, each from [`RequestContext`] until its one `Reply`: what it waits for, and its deadline.
+//! Client requests, each from [`RequestContext`] until its one `Reply`: what it waits for, and its
+//! deadline.
 //!
 //! Does not know how a reply is produced, except that to a [`wait`] for several objects.
 
@@ -53,7 +54,8 @@ pub(crate) struct PendingRequest {
     since: Instant,
     /// When to check it: at the client's deadline, or a moment later.
     deadline: Option<Instant>,
-    /// Whether the client's deadline has passed, so that the request waits only for the first reply of an owner.
+    /// Whether the client's deadline has passed, so that the request waits only for the first reply
+    /// of an owner.
     is_late: bool,
     kind: RequestKind,
 }
@@ -184,8 +186,8 @@ impl Requests {
         }
     }
 
-    /// The first request whose deadline has passed. `is_answered` returns whether another node has replied to it, or
-    /// none has to.
+    /// The first request whose deadline has passed. `is_answered` returns whether another node has
+    /// replied to it, or none has to.
     pub(crate) fn next_overdue(
         &mut self,
         is_answered: impl Fn(RequestId, &RequestKind) -> bool,
@@ -202,8 +204,9 @@ impl Requests {
         None
     }
 
-    /// Extends the deadline of a request about the state of other nodes until its owner has had time to reply, since a
-    /// client without a timeout wants the current state. Returns whether the deadline was extended.
+    /// Extends the deadline of a request about the state of other nodes until its owner has had
+    /// time to reply, since a client without a timeout wants the current state. Returns whether the
+    /// deadline was extended.
     fn postpone(
         &mut self,
         request: RequestId,
@@ -223,7 +226,8 @@ impl Requests {
         true
     }
 
-    /// Whether the client's deadline has passed, so that the request waits only for the first reply of an owner.
+    /// Whether the client's deadline has passed, so that the request waits only for the first reply
+    /// of an owner.
     pub(crate) fn is_late(&self, request: RequestId) -> bool {
         self.all.get(&request).is_some_and(|pending| pending.is_late)
     }

@@ -18,8 +18,8 @@ use crate::{
 };
 
 impl Requests {
-    /// Waits until `count` of `ids` have come. An object has come when a complete copy exists, or when it is certain
-    /// that none can. In both cases a get of it waits only for the network.
+    /// Waits until `count` of `ids` have come. An object has come when a complete copy exists, or
+    /// when it is certain that none can. In both cases a get of it waits only for the network.
     pub(crate) fn wait(
         &mut self,
         context: &RequestContext,
@@ -66,8 +66,8 @@ impl Requests {
         None
     }
 
-    /// Handles that an object has come, or cannot come any more. Returns the positions of those that came, if the wait is
-    /// over.
+    /// Handles that an object has come, or cannot come any more. Returns the positions of those
+    /// that came, if the wait is over.
     pub(crate) fn wait_settled(&mut self, request: RequestId, id: &ObjectId) -> Option<Vec<u32>> {
         match &mut self.all.get_mut(&request)?.kind {
             RequestKind::Wait(waited) => waited.settle(id).then(|| waited.ready()),

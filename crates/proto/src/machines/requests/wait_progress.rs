@@ -44,7 +44,8 @@ impl WaitProgress {
         self.ready.iter().take(self.count).copied().collect()
     }
 
-    /// Records that an object has come, or cannot come any more. Returns whether the request is complete.
+    /// Records that an object has come, or cannot come any more. Returns whether the request is
+    /// complete.
     pub(super) fn settle(&mut self, id: &ObjectId) -> bool {
         self.ready.extend(self.missing.remove(id));
         self.is_over()

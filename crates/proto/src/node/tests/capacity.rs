@@ -96,8 +96,8 @@ fn a_deletion_may_give_room_to_very_many() {
     assert!(waiting.iter().all(|request| cluster.reply(*request).is_ok()));
 }
 
-/// A waiting client causes the return of replicas if they suffice for its object. A client whose object would still not
-/// fit causes none.
+/// A waiting client causes the return of replicas if they suffice for its object. A client whose
+/// object would still not fit causes none.
 #[test]
 fn no_more_is_given_back_than_the_room_that_clients_wait_for() {
     let cost = LARGE + COPY_OVERHEAD_BYTES;

@@ -63,9 +63,9 @@ fn no_reduce_that_begins_then_takes_a_seat_there() {
     cluster.assert_reduced(1, &second);
 }
 
-/// Goal: an input that was found on a leaving node and is not folded yet is found again on the node that adopts it.
-/// Method: the owner of one input is slow, so that the reduce has not begun. In one variant the adopting node is slow
-/// too.
+/// Goal: an input that was found on a leaving node and is not folded yet is found again on the node
+/// that adopts it. Method: the owner of one input is slow, so that the reduce has not begun. In one
+/// variant the adopting node is slow too.
 #[test]
 fn a_reduce_that_has_not_begun_looks_for_its_inputs_again() {
     for adopter_is_slow in [false, true] {
@@ -211,7 +211,8 @@ fn its_copies_are_handed_over_a_slice_at_a_time() {
     cluster.assert_at_rest();
 }
 
-/// Goal: a leaving node whose time is over reports the copies that it has not handed over, in slices too.
+/// Goal: a leaving node whose time is over reports the copies that it has not handed over, in
+/// slices too.
 #[test]
 fn copies_that_no_slice_has_reached_in_time_are_lost() {
     let slice = Slice { entries: 2, pause_ns: 1000 };
@@ -224,7 +225,8 @@ fn copies_that_no_slice_has_reached_in_time_are_lost() {
     assert_eq!(cluster.lost[&NodeId(3)].ids, ids[2..], "only the first slice is taken");
 }
 
-/// Goal: no event of a leaving node passes on all deletions, and all are passed on before it leaves.
+/// Goal: no event of a leaving node passes on all deletions, and all are passed on before it
+/// leaves.
 #[test]
 fn deletions_are_passed_on_a_slice_at_a_time() {
     let slice = Slice { entries: 4, pause_ns: 1000 };
@@ -261,7 +263,8 @@ fn deletions_are_passed_on_a_slice_at_a_time() {
     assert!(!passed_on.is_empty() && longest <= 2 * slice.entries, "{longest}");
 }
 
-/// Goal: a copy that the first member refuses goes to another one, and a replica that exists counts.
+/// Goal: a copy that the first member refuses goes to another one, and a replica that exists
+/// counts.
 #[test]
 fn a_replica_elsewhere_suffices() {
     let mut cluster = Cluster::new(2);

@@ -1,4 +1,5 @@
-//! Objects that are deleted automatically: by their time to live, with their job, with their last lease.
+//! Objects that are deleted automatically: by their time to live, with their job, with their last
+//! lease.
 
 use super::*;
 use crate::limits::LEASE_GRACE_NS;
@@ -136,9 +137,9 @@ fn a_reader_keeps_an_expired_object() {
     assert!(cluster.nodes[&NodeId(2)].table().get(instance).is_none());
 }
 
-/// Goal: whichever nodes fail, the remaining copies of an object are deleted on time.
-/// Method: the creating node fails, then one owner after the other. A node with a replica, a node with a reader, or
-/// only the directory entries of the owners remain.
+/// Goal: whichever nodes fail, the remaining copies of an object are deleted on time. Method: the
+/// creating node fails, then one owner after the other. A node with a replica, a node with a
+/// reader, or only the directory entries of the owners remain.
 #[test]
 fn it_ends_in_time_though_its_putter_and_its_owners_die() {
     for (size, copies) in [(8, 1), (LARGE, 1), (LARGE, 2)] {
@@ -264,8 +265,8 @@ fn a_job_whose_client_comes_back_goes_on() {
     cluster.assert_gone(&id);
 }
 
-/// Goal: a job ends when the node of its last client fails, whichever nodes own its objects and the job, and even if
-/// these failed before.
+/// Goal: a job ends when the node of its last client fails, whichever nodes own its objects and the
+/// job, and even if these failed before.
 #[test]
 fn a_job_ends_with_the_node_of_its_last_client() {
     let mut cluster = Cluster::new(6);

@@ -24,8 +24,8 @@ impl Cluster {
         (rows.clone(), next.clone())
     }
 
-    /// All pages of all members, as node 2 receives them. Both owners of an object have it; the listing contains it
-    /// once.
+    /// All pages of all members, as node 2 receives them. Both owners of an object have it; the
+    /// listing contains it once.
     fn listed(&mut self, prefix: &str) -> Vec<Listed> {
         let mut all = BTreeMap::new();
         for owner in self.nodes.keys().map(|node| node.0).collect::<Vec<_>>() {

@@ -9,8 +9,8 @@ fn reduce(inputs: Vec<ObjectId>) -> Request {
     Request::Reduce { inputs, op: Op::Sum, count, id: None, ttl_ns: None }
 }
 
-/// Goal: no event of a large reduce reads or watches all inputs, and it folds all of them in the end.
-/// Method: count the messages of each event, instead of its time.
+/// Goal: no event of a large reduce reads or watches all inputs, and it folds all of them in the
+/// end. Method: count the messages of each event, instead of its time.
 #[test]
 fn inputs_are_read_and_watched_a_slice_at_a_time() {
     let mut cluster = Cluster::in_slices(4, 1 << 30, SLICE);

@@ -1,4 +1,5 @@
-//! Whole nodes that exchange messages in memory: every event and every action in the life of an object.
+//! Whole nodes that exchange messages in memory: every event and every action in the life of an
+//! object.
 //!
 //! The shells execute every action at once; the simulator has clocks and a network.
 
@@ -65,7 +66,8 @@ struct Cluster {
     fetched: BTreeMap<ServeId, Instance>,
     /// Transfers in progress.
     serving: BTreeSet<ServeId>,
-    /// Nodes that fold the parts of an instance. The parts circulate once all of them have the order.
+    /// Nodes that fold the parts of an instance. The parts circulate once all of them have the
+    /// order.
     contributors: BTreeMap<Instance, Vec<NodeId>>,
     by_parts: BTreeSet<ServeId>,
     /// Fold orders, in the order in which they were given.
@@ -81,7 +83,8 @@ struct Cluster {
     slow: Option<(NodeId, VecDeque<Event>)>,
     /// A path on which messages are held back: from a node to another one.
     broken: Option<(NodeId, NodeId, VecDeque<Event>)>,
-    /// Nodes whose shells have no memory; and the number of copies for which any shell refuses memory at first.
+    /// Nodes whose shells have no memory; and the number of copies for which any shell refuses
+    /// memory at first.
     without_memory: BTreeSet<NodeId>,
     refusals: u32,
     /// The disks.
@@ -241,8 +244,8 @@ impl Cluster {
         names.find(|name| members.owners(&name.parse().unwrap()) == owners).unwrap()
     }
 
-    /// Sends the request without a deadline and cancels it, for a client that ends, and with a deadline. Each gets a
-    /// reply, and nothing is left.
+    /// Sends the request without a deadline and cancels it, for a client that ends, and with a
+    /// deadline. Each gets a reply, and nothing is left.
     fn assert_ends(
         &mut self,
         node: u64,
@@ -959,8 +962,8 @@ fn whole(fetch: u64, id: &ObjectId, instance: Instance, source: u64) -> Action {
     Action::Fetch(FetchOrder { fetch, id, instance, source, ranges, in_parts, digest, range })
 }
 
-/// Node 2, which was assigned node 1 as the source of a large object, and a function that passes events to it. The
-/// function returns the resulting actions, except messages.
+/// Node 2, which was assigned node 1 as the source of a large object, and a function that passes
+/// events to it. The function returns the resulting actions, except messages.
 fn receiver() -> (ObjectId, Instance, impl FnMut(Event) -> Vec<Action>) {
     let mut node = alone(2);
     let mut step = move |event| {
@@ -1003,8 +1006,8 @@ fn a_receiver_of_a_sender_that_is_lost_has_memory_first() {
     assert_eq!(step(forgotten()), [], "it is sought elsewhere already");
 }
 
-/// Goal: an object that arrives with a digest mismatch is fetched again, and is corrupt once a source has sent it so
-/// twice.
+/// Goal: an object that arrives with a digest mismatch is fetched again, and is corrupt once a
+/// source has sent it so twice.
 #[test]
 fn a_corrupt_copy_is_fetched_from_another_sender_and_ends_when_there_is_none() {
     let (id, instance, mut step) = receiver();

@@ -248,7 +248,8 @@ fn a_request_for_the_inputs_during_a_reservation_gets_a_reply() {
     }
 }
 
-/// The caller is the backup owner: the deletion of the previous object of the name arrives while it reserves the name.
+/// The caller is the backup owner: the deletion of the previous object of the name arrives while it
+/// reserves the name.
 #[test]
 fn deleting_the_previous_object_of_a_name_does_not_end_a_reduce() {
     let mut cluster = Cluster::new(3);

@@ -1,4 +1,5 @@
-//! Measured places: messages of a survey go to the shell unread, and its result becomes the places of members.
+//! Measured places: messages of a survey go to the shell unread, and its result becomes the places
+//! of members.
 
 use super::*;
 use crate::{limits::SURVEY_BYTES_MAX, place::Place};

@@ -115,7 +115,8 @@ fn a_range_waits_for_the_object_or_until_its_end() {
     cluster.assert_ends(1, &get_range(&named("never")), is_timeout);
 }
 
-/// A range is requested from node 1, which dies before it has sent anything. Returns the request of node 3.
+/// A range is requested from node 1, which dies before it has sent anything. Returns the request of
+/// node 3.
 fn interrupted(has_other_copy: bool) -> (Cluster, RequestId) {
     let mut cluster = Cluster::new(5);
     let id = named(&cluster.owned_name(4, 5, "1"));

@@ -1,5 +1,5 @@
-//! Messages that a node drops: malformed messages, and messages of a stale owner. Also limits on the messages that it
-//! handles.
+//! Messages that a node drops: malformed messages, and messages of a stale owner. Also limits on
+//! the messages that it handles.
 
 use alloc::boxed::Box;
 
@@ -81,7 +81,8 @@ fn the_next_instance_of_a_node_can_not_be_given_to_it() {
     assert!(cluster.has(1, &id));
 }
 
-/// Goal: of two objects announced as the same instance, the second is refused while the first waits for capacity.
+/// Goal: of two objects announced as the same instance, the second is refused while the first waits
+/// for capacity.
 #[test]
 fn one_instance_that_waits_for_room_under_two_names_comes_once() {
     let mut cluster = Cluster::with_capacity(3, 2 * (LARGE + 4096));
@@ -178,8 +179,8 @@ fn messages_of_a_node_to_itself_are_validated_too() {
     );
 }
 
-/// Goal: a node that counts itself as an owner because of a stale membership view deletes no object and assigns no
-/// source.
+/// Goal: a node that counts itself as an owner because of a stale membership view deletes no object
+/// and assigns no source.
 #[test]
 fn only_an_owner_ends_an_object_or_assigns_a_source() {
     let (mut cluster, name) = Cluster::of_four("x");
@@ -242,7 +243,8 @@ fn a_coordinator_has_so_many_folds_at_a_node() {
     assert_eq!(cluster.folds.len(), FOLDS_MAX);
 }
 
-/// Goal: an owner with a different membership view does not wait forever for a copy that does not exist.
+/// Goal: an owner with a different membership view does not wait forever for a copy that does not
+/// exist.
 #[test]
 fn a_missing_copy_is_dropped_for_any_member() {
     let (mut cluster, name) = Cluster::of_four("x");
@@ -323,7 +325,8 @@ fn a_member_withdraws_no_copy_of_another() {
     assert_eq!(got(cluster.reply(request)), copy);
 }
 
-/// Goal: an owner keeps the size and shape of an instance, since with others it would send malformed messages.
+/// Goal: an owner keeps the size and shape of an instance, since with others it would send
+/// malformed messages.
 #[test]
 fn an_announcement_that_describes_an_instance_anew_is_refused() {
     let (mut cluster, name) = Cluster::of_four("x");
@@ -353,7 +356,8 @@ fn a_small_object_of_another_maker_is_kept_as_its_owner_has_it() {
     assert_eq!(held.inline, Some(vec![7; 8].into()));
 }
 
-/// Goal: a part of a reduce is refused if its instance already waits for capacity under another name.
+/// Goal: a part of a reduce is refused if its instance already waits for capacity under another
+/// name.
 #[test]
 fn a_part_with_the_instance_of_a_waiting_object_is_refused() {
     let mut cluster = Cluster::with_capacity(4, 2 * (LARGE + 4096));
@@ -381,7 +385,8 @@ fn a_part_with_the_instance_of_a_waiting_object_is_refused() {
     assert_eq!(copy.map(|copy| &copy.id), Some(&waiting));
 }
 
-/// Goal: an owner that assigns a source for the instance of a put that waits for capacity does not cause a second copy.
+/// Goal: an owner that assigns a source for the instance of a put that waits for capacity does not
+/// cause a second copy.
 #[test]
 fn a_put_that_waits_for_room_is_not_received_from_elsewhere() {
     let mut cluster = Cluster::with_capacity(3, 2 * (LARGE + 4096));

@@ -64,7 +64,8 @@ fn the_second_copies_of_many_putters_spread_evenly() {
     }
 }
 
-/// Goal: a client gets the capacity that replicas use on its node, and no object has fewer replicas afterwards.
+/// Goal: a client gets the capacity that replicas use on its node, and no object has fewer replicas
+/// afterwards.
 #[test]
 fn replicas_move_to_nodes_with_capacity() {
     // Capacity for six objects.

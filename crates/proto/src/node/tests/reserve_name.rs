@@ -261,8 +261,8 @@ fn a_name_that_lives_can_not_be_reserved() {
     cluster.assert_at_rest();
 }
 
-/// Reserves a name at node 1, whose client or node then ends: readers at the `others` get an error that has all `words`,
-/// and the name is free.
+/// Reserves a name at node 1, whose client or node then ends: readers at the `others` get an error
+/// that has all `words`, and the name is free.
 fn assert_readers_learn(end: impl Fn(&mut Cluster), others: &[u64], words: &[&str]) {
     for (first, second) in OWNERS {
         for is_filling in [false, true] {

@@ -2,7 +2,8 @@
 
 use super::*;
 
-/// Each of the nodes 1 to `contributors` has put an input, and all nodes wait for the id that node 1 has reserved.
+/// Each of the nodes 1 to `contributors` has put an input, and all nodes wait for the id that node
+/// 1 has reserved.
 struct Sum {
     cluster: Cluster,
     inputs: Vec<ObjectId>,
@@ -76,8 +77,9 @@ fn a_caller_without_an_input_only_passes_parts_on() {
     sum.assert_got();
 }
 
-/// Goal: whichever node fails before the result is complete, all others get the fold of the remaining inputs.
-/// Method: a seat that has not received its order fails, for each seat except the caller.
+/// Goal: whichever node fails before the result is complete, all others get the fold of the
+/// remaining inputs. Method: a seat that has not received its order fails, for each seat except the
+/// caller.
 #[test]
 fn a_seat_that_dies_is_replaced_by_a_spare() {
     for dies in 2..=4 {
@@ -110,7 +112,8 @@ fn an_order_that_comes_twice_is_carried_out_once() {
     sum.assert_got();
 }
 
-/// Goal: a leaving seat first folds its parts, whether the order or the leave request arrives first.
+/// Goal: a leaving seat first folds its parts, whether the order or the leave request arrives
+/// first.
 #[test]
 fn a_seat_that_leaves_makes_its_part_first() {
     for is_ordered in [true, false] {
@@ -148,7 +151,8 @@ fn a_result_that_is_deleted_leaves_no_parts() {
     sum.cluster.assert_at_rest();
 }
 
-/// All seats except the coordinator have the whole result; the coordinator has received nothing since its orders.
+/// All seats except the coordinator have the whole result; the coordinator has received nothing
+/// since its orders.
 fn undecided(nodes: u64, contributors: impl Iterator<Item = u64>, count: u32) -> Sum {
     let mut sum = Sum::new(nodes, contributors);
     sum.cluster.slow_down(2);
@@ -173,8 +177,8 @@ fn no_reader_gets_a_result_that_may_fail() {
 #[test]
 fn a_seat_that_dies_before_the_coordinator_has_all_makes_it_void() {
     let mut sum = undecided(5, [2, 3, 4, 1].into_iter(), 3);
-    // Its failure is detected before any other event, and none of its messages arrive after that; the others keep their
-    // order.
+    // Its failure is detected before any other event, and none of its messages arrive after that;
+    // the others keep their order.
     let (slow, mut waiting) = sum.cluster.slow.take().expect("node 1 is slow");
     sum.cluster.nodes.remove(&NodeId(3));
     waiting.retain(|event| !matches!(event, Event::Message { from: NodeId(3), .. }));

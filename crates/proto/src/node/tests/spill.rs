@@ -390,8 +390,8 @@ fn a_newer_put_takes_precedence_over_a_restored_copy() {
     }
 }
 
-/// A pinned copy on disk that a fold of another node reads, that is returning without memory, and that is then deleted.
-/// Returns its instance, and a get of the next object of that name.
+/// A pinned copy on disk that a fold of another node reads, that is returning without memory, and
+/// that is then deleted. Returns its instance, and a get of the next object of that name.
 fn deleted_while_it_comes_back() -> (Cluster, Instance, RequestId) {
     let mut cluster = Cluster::with_disk(2, 10, false);
     cluster.keeps_folding = true;

@@ -1,4 +1,5 @@
-//! An owner that does not reply, and that is neither an input nor a reader, delays nobody by more than 0.25 s.
+//! An owner that does not reply, and that is neither an input nor a reader, delays nobody by more
+//! than 0.25 s.
 
 use super::*;
 use crate::{
@@ -10,7 +11,8 @@ use crate::{
 const MILLISECOND: u64 = SECOND / 1000;
 
 impl Cluster {
-    /// A second after the owner responds again and its client has ended, nothing of an object remains.
+    /// A second after the owner responds again and its client has ended, nothing of an object
+    /// remains.
     fn assert_recovered(&mut self, id: ObjectId) {
         self.wait_in_steps(SECOND);
         assert!(!self.nodes[&NodeId(4)].world.is_unresponsive(NodeId(1)));
@@ -42,7 +44,8 @@ fn lookups(id: &ObjectId) -> [Request; 7] {
     ]
 }
 
-/// A cluster with an object whose owners are nodes 1 and 2. Node 3 has put it, and node 1 has become unresponsive.
+/// A cluster with an object whose owners are nodes 1 and 2. Node 3 has put it, and node 1 has
+/// become unresponsive.
 fn with_unresponsive_owner() -> (Cluster, ObjectId) {
     let mut cluster = Cluster::new(4);
     let names = (0..).map(|number| format!("{}/1", "x".repeat(number + 1)));

@@ -1,4 +1,5 @@
-//! Clients that wait for several objects, follow an arriving object, watch holders, or request an explanation.
+//! Clients that wait for several objects, follow an arriving object, watch holders, or request an
+//! explanation.
 
 use super::*;
 use crate::limits::ORPHAN_GRACE_NS;

@@ -3,8 +3,8 @@
 use super::*;
 use crate::machines::membership::DepartureReason;
 
-/// Six objects on node 2 whose owners, 1 and 3, have failed. Node 4 is the primary owner now, and has the announcements
-/// of some.
+/// Six objects on node 2 whose owners, 1 and 3, have failed. Node 4 is the primary owner now, and
+/// has the announcements of some.
 fn with_new_owners() -> (Cluster, Vec<ObjectId>) {
     let slice = Slice { entries: 1, pause_ns: 1 };
     let mut cluster = Cluster::in_slices(4, 1 << 30, slice);
@@ -75,7 +75,8 @@ fn a_copy_created_between_two_slices_is_announced_once() {
     assert!(ids.iter().all(|id| cluster.knows(4, id)));
 }
 
-/// How many messages the longest of these events sends, and of those after them until the walk is over.
+/// How many messages the longest of these events sends, and of those after them until the walk is
+/// over.
 fn longest(node: &mut Node, now: &mut Instant, events: impl IntoIterator<Item = Event>) -> usize {
     let mut longest = 0;
     let mut handle = |node: &mut Node, event: Event, now: Instant| {
@@ -98,8 +99,8 @@ fn longest(node: &mut Node, now: &mut Instant, events: impl IntoIterator<Item = 
     longest
 }
 
-/// Goal: no event of a membership change handles more than a slice, whatever is held here and elsewhere.
-/// Method: count the messages of each event, instead of its time.
+/// Goal: no event of a membership change handles more than a slice, whatever is held here and
+/// elsewhere. Method: count the messages of each event, instead of its time.
 #[test]
 fn no_event_sends_more_than_a_slice_again() {
     const EACH: u64 = 50;
@@ -118,7 +119,8 @@ fn no_event_sends_more_than_a_slice_again() {
     let ids = (0..EACH).map(|number| name("watched", number)).collect();
     cluster.ask(1, Request::Wait { ids, count: 1 });
     let (mut node, mut now) = (cluster.nodes.remove(&NodeId(1)).expect("node 1"), cluster.now);
-    // Both owners of an object, and what one object may need: an announcement, a lookup and a replica.
+    // Both owners of an object, and what one object may need: an announcement, a lookup and a
+    // replica.
     let most = 3 * 2 * slice.entries;
     let events = [
         Event::PeerUnreachable { node: NodeId(2), is_dead: true },
@@ -148,8 +150,9 @@ fn an_event_with_several_losses_sends_one_slice_again() {
     assert!((1..=2 * slice.entries).contains(&sent), "{sent} announcements");
 }
 
-/// Goal: a lease does not end, and no request stalls, because a node with very many objects repeats those first.
-/// Method: the owners of a lease fail one after the other, the second one while objects are announced again.
+/// Goal: a lease does not end, and no request stalls, because a node with very many objects repeats
+/// those first. Method: the owners of a lease fail one after the other, the second one while
+/// objects are announced again.
 #[test]
 fn a_later_change_does_not_wait_for_the_objects_of_an_earlier_one() {
     let slice = Slice { entries: 2, pause_ns: 1000 };
