@@ -90,7 +90,8 @@ impl Scene {
             persistent: false,
         });
         let capacity = spill.as_ref().map(|_| 4 << 20);
-        let failing = NodeConfig { socket: Some(socket.clone()), capacity, spill, ..join(&other) };
+        let (socket_path, surveys) = (Some(socket.clone()), task == Task::Survey);
+        let failing = NodeConfig { socket: socket_path, capacity, spill, surveys, ..join(&other) };
         let failing = with(failing);
         Self { failing: Node::start(failing).unwrap(), other, socket }
     }
