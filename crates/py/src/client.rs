@@ -1,6 +1,6 @@
 //! Implements `_native.Client`: one method per verb.
 
-use std::{borrow::Cow, path::PathBuf, sync::RwLock};
+use std::{borrow::Cow, path::PathBuf, sync::RwLock, time::Instant};
 
 use hoplite_node::{
     Client as Native, Error, PendingReply, Value, address_of,
@@ -23,7 +23,7 @@ use crate::{
     arguments::{self, EncodedValue, Memory},
     buffer::{Exported, Home, Space, View},
     errors, verb,
-    wait::{Pending, aside, call, wait},
+    wait::{Pending, aside, wait},
 };
 
 /// A client of a node, until it is closed.
@@ -125,19 +125,26 @@ impl Client {
         ttl: Option<f64>,
         timeout: Option<f64>,
     ) -> PyResult<String> {
-        let client = self.core(py)?;
-        let (ttl, timeout) = (arguments::ttl(py, ttl)?, arguments::timeout(py, timeout)?);
-        let home = Home::default();
-        let value = lent(py, &home, what, &parts)?;
-        let made = call(py, || {
-            let put = client.put(value).ttl(ttl).timeout(timeout);
-            match name {
-                Some(name) => put.name(name),
-                None => put,
-            }
-            .wait()
-        })?;
-        Ok(made.as_str().to_owned())
+        let client = self.open(py)?;
+        let parts = Exported::of_all(&parts)?;
+        let (name, timeout) = (arguments::name(py, name)?, arguments::timeout(py, timeout)?);
+        let ttl = arguments::ttl(py, ttl)?;
+        let meta = what.meta(py)?;
+        if meta.size <= INLINE_BYTES_MAX {
+            let bytes = joined(&parts);
+            let value = Value::with_meta(&bytes, meta).map_err(|error| errors::of(py, error))?;
+            return Ok(wait(py, || client.start_put_small(name, &value, ttl, timeout))?.to_string());
+        }
+        let begun = Instant::now();
+        let writer = wait(py, || client.start_create(name, meta, ttl, timeout))?;
+        // Other hosts can receive the object while it is being copied.
+        let sealing = py.detach(|| {
+            let bytes: Vec<&[u8]> = parts.iter().map(Exported::bytes).collect();
+            writer.write_parts(&bytes)?;
+            writer.seal(timeout.map(|timeout| timeout.saturating_sub(begun.elapsed())))
+        });
+        let sealing = sealing.map_err(|error| errors::of(py, error))?;
+        Ok(wait(py, || sealing)?.to_string())
     }
 
     /// Puts a value, once somebody waits. The reply is the ref, and the number of nodes that keep a copy; 0 if unknown.
@@ -165,9 +172,14 @@ impl Client {
             return Ok(Pending::new(waiting, then));
         }
         let client = self.core(py)?;
+        let meta = what.meta(py)?;
         let (ttl, timeout) = (arguments::ttl(py, ttl)?, arguments::timeout(py, timeout)?);
         let home = Home::default();
-        let value = lent(py, &home, what, &parts)?;
+        let parts = Exported::of_all(&parts)?
+            .into_iter()
+            .map(|part| Box::new(home.lend(part)) as _)
+            .collect();
+        let value = hoplite::Value::of_parts(meta, parts).map_err(|error| errors::of(py, error))?;
         Ok(verb::pending(
             client,
             home,
@@ -567,19 +579,6 @@ impl Client {
             }
         });
     }
-}
-
-/// A value to put, whose bytes are lent to the core.
-fn lent(
-    py: Python<'_>,
-    home: &Home,
-    what: EncodedValue,
-    parts: &[Bound<'_, PyAny>],
-) -> PyResult<hoplite::Value<'static>> {
-    let meta = what.meta(py)?;
-    let parts = Exported::of_all(parts)?.into_iter();
-    let parts = parts.map(|part| Box::new(home.lend(part)) as _).collect();
-    hoplite::Value::of_parts(meta, parts).map_err(|error| errors::of(py, error))
 }
 
 /// Returns the bytes of all buffers end to end. A single buffer is not copied.
