@@ -108,7 +108,11 @@ impl Entry {
 
     /// The request of a node for a source.
     pub(super) fn source_request(&self, node: NodeId) -> Option<&OpenQuestion> {
-        self.questions.as_ref()?.all.get(&(Kind::Source, (node, SOURCE)))
+        self.questions
+            .as_ref()?
+            .all
+            .get(&(Kind::Source, (node, SOURCE)))
+            .map(|question| &**question)
     }
 
     /// Removes and returns the request of a node for a source.

@@ -7,6 +7,7 @@
 //! answer.
 
 use alloc::{
+    boxed::Box,
     collections::{BTreeMap, BTreeSet},
     vec::Vec,
 };
@@ -59,7 +60,8 @@ pub(super) struct OpenQuestion {
 /// The open questions of one entry.
 #[derive(Debug, Default)]
 pub(super) struct EntryQuestions {
-    pub(super) all: BTreeMap<(Kind, Asker), OpenQuestion>,
+    /// In boxes, because most entries have one question, and a map has room for eleven.
+    pub(super) all: BTreeMap<(Kind, Asker), Box<OpenQuestion>>,
     /// Those for a newer name, in order of the version that the node has.
     pub(super) by_version: BTreeSet<(Option<u64>, Asker)>,
 }
@@ -122,14 +124,14 @@ impl EntryQuestions {
         let (first, last) = node.map_or((NodeId(0), NodeId(u64::MAX)), |node| (node, node));
         let first = (kind, (first, QuestionId(0)));
         let its = self.all.range(first..=(kind, (last, QuestionId(u64::MAX))));
-        its.map(|((_, asker), question)| (*asker, question))
+        its.map(|((_, asker), question)| (*asker, &**question))
     }
 
     pub(super) fn insert(&mut self, kind: Kind, asker: Asker, question: OpenQuestion) {
         if kind == Kind::Latest {
             self.by_version.insert((question.after, asker));
         }
-        self.all.insert((kind, asker), question);
+        self.all.insert((kind, asker), Box::new(question));
     }
 
     pub(super) fn remove(&mut self, kind: Kind, asker: Asker) -> Option<OpenQuestion> {
@@ -137,6 +139,6 @@ impl EntryQuestions {
         if kind == Kind::Latest {
             self.by_version.remove(&(question.after, asker));
         }
-        Some(question)
+        Some(*question)
     }
 }
