@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import itertools
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,6 +44,8 @@ class Use:
 
 
 def use(clients: list[Client]) -> Use:
+    # The descriptors of a list of gets are in a cycle of objects, until Python collects it.
+    gc.collect()
     rollup = Path("/proc/self/smaps_rollup").read_text().splitlines()
     dirty = next(int(line.split()[1]) for line in rollup if line.startswith("Private_Dirty"))
     return Use(

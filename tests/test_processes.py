@@ -161,6 +161,7 @@ buffer = hp.create(100_000, "uint8")
 buffer[...] = 7
 refs.append(buffer.seal())
 refs.append(hp.reduce(refs[1:]))
+hp.wait(refs[-1:])  # an unfinished reduce ends with its client
 report(*refs)
 wait()
 """
