@@ -152,19 +152,9 @@ impl Node {
         };
         let Some(id) = self.copies.get(instance).map(|copy| copy.id.clone()) else { return };
         self.copies.set_state(instance, State::Flowing(Some(source)));
-        let (fetch, range) =
-            (self.fetches.begin(instance, source), Some(RangeSource { of, start }));
-        let (ranges, in_parts, digest) = (None, false, None);
-        self.world.act(Action::Fetch(FetchOrder {
-            fetch,
-            id,
-            instance,
-            source,
-            ranges,
-            in_parts,
-            digest,
-            range,
-        }));
+        let (order, range) =
+            (self.fetch_order(id, instance, source), Some(RangeSource { of, start }));
+        self.world.act(Action::Fetch(FetchOrder { range, ..order }));
     }
 
     pub(super) fn range_failed(&mut self, instance: Instance, source: NodeId, not_here: bool) {

@@ -37,18 +37,20 @@ impl Node {
     pub(super) fn fetch(&mut self, id: &ObjectId, instance: Instance, source: NodeId) {
         let copy = self.copies.get(instance);
         let digest = copy.and_then(|copy| copy.meta.digest.as_deref().copied());
-        let (fetch, id) = (self.fetches.begin(instance, source), id.clone());
-        let (ranges, in_parts, range) = (None, false, None);
-        self.world.act(Action::Fetch(FetchOrder {
-            fetch,
-            id,
-            instance,
-            source,
-            ranges,
-            in_parts,
-            digest,
-            range,
-        }));
+        let order = self.fetch_order(id.clone(), instance, source);
+        self.world.act(Action::Fetch(FetchOrder { digest, ..order }));
+    }
+
+    /// Begins a transfer of what a copy lacks. The caller sends the order, perhaps for less.
+    pub(super) fn fetch_order(
+        &mut self,
+        id: ObjectId,
+        instance: Instance,
+        source: NodeId,
+    ) -> FetchOrder {
+        let fetch = self.fetches.begin(instance, source);
+        let (ranges, in_parts, digest, range) = (None, false, None, None);
+        FetchOrder { fetch, id, instance, source, ranges, in_parts, digest, range }
     }
 
     /// Stops all transfers into a copy.

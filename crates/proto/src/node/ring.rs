@@ -153,18 +153,8 @@ impl Node {
         let me = self.world.me();
         let Some(order) = self.ring_results.in_memory(instance) else { return };
         let (id, source, ranges) = (order.id.clone(), order.source(me), Some(order.rest(me)));
-        let (fetch, in_parts) = (self.fetches.begin(instance, source), true);
-        let (digest, range) = (None, None);
-        self.world.act(Action::Fetch(FetchOrder {
-            fetch,
-            id,
-            instance,
-            source,
-            ranges,
-            in_parts,
-            digest,
-            range,
-        }));
+        let order = self.fetch_order(id, instance, source);
+        self.world.act(Action::Fetch(FetchOrder { ranges, in_parts: true, ..order }));
         self.fold_on(instance);
     }
 
