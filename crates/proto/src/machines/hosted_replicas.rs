@@ -198,6 +198,11 @@ impl HostedReplicas {
         self.hosted.return_replica(instance);
     }
 
+    /// The node that a replica is kept for.
+    pub(crate) fn requester(&self, instance: Instance) -> Option<NodeId> {
+        self.hosted.requester(instance)
+    }
+
     /// Forgets a copy that no longer exists.
     pub(crate) fn forget(&mut self, instance: Instance) {
         self.hosted.remove(instance);

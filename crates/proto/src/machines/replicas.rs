@@ -192,6 +192,25 @@ impl Replicas {
         self.send_requests(instance, requests, world);
     }
 
+    /// Handles that a node no longer has a copy: if it was a replica, another one is requested.
+    pub(crate) fn lost(
+        &mut self,
+        from: NodeId,
+        instance: Instance,
+        requests: &mut Requests,
+        world: &mut World,
+    ) {
+        let freed = self.all.update(&instance, |set| {
+            let was_stored = set.stored.remove(&from);
+            (was_stored || set.returning.remove(&from))
+                .then(|| if was_stored { set.bytes } else { 0 })
+        });
+        if let Some(bytes) = freed.flatten() {
+            self.discharge(from, bytes);
+            self.send_requests(instance, requests, world);
+        }
+    }
+
     /// Forgets that a lost node was unresponsive.
     pub(crate) fn forget_node(&mut self, node: NodeId) {
         self.unresponsive.remove(&node);

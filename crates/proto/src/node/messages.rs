@@ -22,6 +22,9 @@ impl Node {
             self.world.note(LogEvent::MessageRejected { from, message: Box::new(message) });
             return;
         }
+        if let Message::Withdraw { instance, .. } = message {
+            self.replica_lost(from, instance);
+        }
         match self.update_directory(|directory, world| directory.handle(world, from, &message)) {
             DirectoryOutcome::No => self.receive_as_peer(from, message),
             DirectoryOutcome::Yes => {}

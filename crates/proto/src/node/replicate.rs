@@ -233,6 +233,14 @@ impl Node {
         self.replicas.replied(from, instance, accepted, &mut self.requests, &mut self.world);
     }
 
+    /// Another node no longer has a copy. It may have been a replica.
+    pub(super) fn replica_lost(&mut self, from: NodeId, instance: Instance) {
+        if self.replicas.contains(instance) {
+            self.settle_replicas(instance);
+            self.replicas.lost(from, instance, &mut self.requests, &mut self.world);
+        }
+    }
+
     pub(super) fn expire_replicas(&mut self) {
         for instance in self.replicas.due(self.world.now()) {
             self.settle_replicas(instance);

@@ -1,6 +1,7 @@
 //! Replicas: their distribution, and what happens to them when their capacity is needed.
 
 use super::*;
+use crate::table::{COPY_OVERHEAD_BYTES, Residency, file_bytes};
 
 impl Cluster {
     fn keep(&mut self, node: u64, id: &ObjectId, copies: u32) {
@@ -94,6 +95,30 @@ fn the_reply_has_the_number_of_replicas() {
         assert_eq!(cluster.reached(1, &id, wanted), reached);
         assert_eq!(cluster.pinned_copies(&id).len(), reached as usize);
     }
+}
+
+/// Goal: the node of the put is notified whether or not it is an owner of the object.
+#[test]
+fn a_replica_whose_file_is_lost_is_replaced() {
+    let mut was_owner = BTreeSet::new();
+    for number in 0..32 {
+        let mut cluster = Cluster::with_capacity(4, 3 * (LARGE + COPY_OVERHEAD_BYTES));
+        let host = cluster.nodes.get_mut(&NodeId(2)).expect("it is there");
+        host.spill(10 * file_bytes(LARGE), false);
+        let id = cluster.put_large(1, Some(&format!("{number}/p")));
+        was_owner.insert(cluster.nodes[&NodeId(1)].members().owners(&id).contains(NodeId(1)));
+        cluster.keep(1, &id, 2);
+        assert_eq!(cluster.pinned_copies(&id), [1, 2]);
+        (0..3).for_each(|_| drop(cluster.put_large(2, None)));
+        assert_eq!(cluster.place(2, &id), Some(Residency::Disk));
+        cluster.disk.fails_to_read = true;
+        let request = cluster.get(2, &id);
+        got(cluster.reply(request));
+        assert_eq!(cluster.pinned_copies(&id).len(), 2, "{number}");
+        cluster.keep(1, &id, 3);
+        assert_eq!(cluster.pinned_copies(&id).len(), 3, "{number}");
+    }
+    assert_eq!(was_owner.len(), 2);
 }
 
 #[test]

@@ -16,7 +16,7 @@ pub(super) struct Disk {
     /// Whether all writes and reads fail, and the copy that can't be written.
     fails_to_write: bool,
     unwritable: Option<Instance>,
-    fails_to_read: bool,
+    pub(super) fails_to_read: bool,
     /// Whether the disks delay operations, and the delayed results.
     is_slow: bool,
     late: VecDeque<(NodeId, Event)>,
@@ -83,7 +83,7 @@ impl Cluster {
         }
     }
 
-    fn place(&self, node: u64, id: &ObjectId) -> Option<Residency> {
+    pub(super) fn place(&self, node: u64, id: &ObjectId) -> Option<Residency> {
         let table = self.nodes[&NodeId(node)].table();
         table.get(table.current(id)?).map(|copy| copy.residency)
     }
