@@ -22,7 +22,7 @@ use tokio::{
 };
 use tracing::{info, warn};
 
-use self::port::{advertised, bind, checked};
+use self::port::{advertised, bind, checked, listen_at};
 use crate::{
     config::{NodeConfig, default_capacity, excess},
     counters::Counters,
@@ -230,13 +230,12 @@ impl std::fmt::Debug for Node {
 /// A node that accepts connections.
 type Begun = (Arc<EventLoop<Shell>>, Vec<AbortHandle>, Option<Arc<ListeningSocket>>);
 
-async fn begin(config: &NodeConfig, listen: Option<SocketAddr>) -> Result<Begun, Error> {
+async fn begin(config: &NodeConfig, at: Option<SocketAddr>) -> Result<Begun, Error> {
     let failed = |error: std::io::Error| failed(config, &error);
     let said = config.listen.as_deref().unwrap_or_default();
-    let listener = listen.map(|listen| bind(listen, said)).transpose()?;
-    listener.iter().for_each(congestion::begin_without_bbr);
-    let address = match &listener {
-        Some(listener) => advertised(config, said, listener.local_addr().map_err(failed)?)?,
+    let bound = at.map(|address| bind(address, said)).transpose()?;
+    let address = match &bound {
+        Some(bound) => advertised(config, said, bound.local_addr().map_err(failed)?)?,
         None => NO_ADDRESS,
     };
     let identity = identity(config, address, OwnCluster::new().map_err(failed)?)?;
@@ -247,6 +246,9 @@ async fn begin(config: &NodeConfig, listen: Option<SocketAddr>) -> Result<Begun,
     let (socket, local_listener) =
         config.socket.as_deref().map(ListeningSocket::bind).transpose()?.unzip();
     let socket = socket.map(Arc::new);
+    let listener = bound.map(|bound| listen_at(bound, said)).transpose();
+    let listener = listener.inspect_err(|_| socket.iter().for_each(|socket| socket.remove()))?;
+    listener.iter().for_each(congestion::begin_without_bbr);
     let (engine, kept) = assemble(config, identity, files, epoll);
     let shell = &engine.shell;
     let tasks = &shell.network.tasks;

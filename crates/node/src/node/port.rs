@@ -1,7 +1,10 @@
 //! The TCP port of a node: whether it may listen at an address, and the address that it advertises.
 //! Does not know its connections.
 
-use std::net::{IpAddr, SocketAddr};
+use std::{
+    io,
+    net::{IpAddr, SocketAddr},
+};
 
 use tokio::net::{TcpListener, TcpSocket};
 
@@ -22,25 +25,37 @@ pub(super) fn checked(config: &NodeConfig, said: &str) -> Result<SocketAddr, Err
     ))
 }
 
-/// Listens at an address; `said` is the address as in the settings.
-pub(super) fn bind(listen: SocketAddr, said: &str) -> Result<TcpListener, Error> {
+/// Takes an address; connections to it are refused until [`listen_at`]. `said` is the address as in
+/// the settings.
+pub(super) fn bind(listen: SocketAddr, said: &str) -> Result<TcpSocket, Error> {
     let socket = if listen.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() };
     let bound = socket.and_then(|socket| {
         // A restarted node must be able to reuse its port before the kernel drops the old
         // connections.
         socket.set_reuseaddr(true)?;
         socket.bind(listen)?;
-        // If this process is killed, a node that reconnects must be refused at once, not kept
-        // waiting.
-        TcpListener::from_std(fork_safe::raise(socket.listen(1024)?.into_std()?))
+        Ok(socket)
     });
-    bound.map_err(|error| match error.kind() {
-        std::io::ErrorKind::AddrInUse => Error::AddressInUse {
+    bound.map_err(|error| unusable(&error, said))
+}
+
+/// Listens at an address. Called after the steps of the start that fail at times, such as a taken
+/// path of the local socket: a node that connects is then accepted, or refused and tries again, but
+/// its connection is not broken.
+pub(super) fn listen_at(socket: TcpSocket, said: &str) -> Result<TcpListener, Error> {
+    // If this process is killed, a node that reconnects must be refused at once, not kept waiting.
+    let listener = socket.listen(1024).and_then(TcpListener::into_std).map(fork_safe::raise);
+    listener.and_then(TcpListener::from_std).map_err(|error| unusable(&error, said))
+}
+
+fn unusable(error: &io::Error, said: &str) -> Error {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => Error::AddressInUse {
             address: said.into(),
             detail: "another process listens there".into(),
         },
         _ => Error::Listen { address: said.into(), detail: error.to_string() },
-    })
+    }
 }
 
 /// The address to advertise of a node that listens at `bound`.
