@@ -30,10 +30,13 @@ async def in_own_thread(call: Callable[..., T], *args: Any) -> T:  # noqa: ANN40
     outcome: list[tuple[T, None] | tuple[None, BaseException]] = []
 
     def run() -> None:
+        nonlocal args
         try:
             outcome.append((context.run(call, *args), None))
         except BaseException as error:  # noqa: BLE001 - raised in the coroutine
             outcome.append((None, error))
+        # This thread may end after the coroutine.
+        args = ()
         # A loop that was stopped and closed has no coroutine that waits.
         with contextlib.suppress(RuntimeError):
             loop.call_soon_threadsafe(over.set)
