@@ -189,6 +189,7 @@ def test_the_signal_is_noticed_wherever_the_main_thread_waits(wait: str) -> None
         assert len(node.client().get("embedded/1", timeout=SOON)) == 1_000_000
 
 
+@pytest.mark.faults("a program ends while its node hands objects over")
 def test_a_second_signal_ends_a_program_whose_node_still_hands_over() -> None:
     """The store of the other node is full, so the hand-over would take all of `leave_timeout`."""
     with testing.cluster(1, capacity="8MiB") as (node,):
