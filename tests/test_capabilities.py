@@ -512,9 +512,10 @@ def test_a_client_that_may_not_delete_can_cancel_a_put(pair: tuple[Node, Node]) 
     async def cancel() -> None:
         task = asyncio.create_task(client.put_async(bytes(LARGE), name="team-a/1"))
         await asyncio.sleep(0)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
+        # On a busy host the put may be over.
+        if task.cancel():
+            with pytest.raises(asyncio.CancelledError):
+                await task
 
     asyncio.run(cancel())
     assert client.get(client.put(b"x"), timeout=SOON) == b"x"

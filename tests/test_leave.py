@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 import pty
+import select
 import signal
 import subprocess
 import sys
@@ -284,6 +285,8 @@ def test_a_node_leaves_when_its_terminal_is_closed_unless_nohup_started_it(start
         try:
             with hoplite.connect(socket, timeout=SOON) as client:
                 client.put(b"x" * 1_000_000, name="embedded/1")
+                if start == "terminal":
+                    _read_until(ours, b"ready:")
                 os.close(ours)
                 if start == "nohup":
                     os.kill(program.pid, signal.SIGHUP)
@@ -294,6 +297,13 @@ def test_a_node_leaves_when_its_terminal_is_closed_unless_nohup_started_it(start
         finally:
             program.kill()
             program.wait()
+
+
+def _read_until(terminal: int, text: bytes) -> None:
+    shown = b""
+    while text not in shown:
+        assert select.select([terminal], [], [], SOON)[0], shown
+        shown += os.read(terminal, 4096)
 
 
 def _catches(pid: int, number: signal.Signals) -> bool:

@@ -109,7 +109,7 @@ def serving(folder: Path, size: int, count: int) -> Iterator[Serving]:
             assert found.process(name).poll() is None, name
             found.kill(name)
         # Nothing grows with the number of batches. The answers of killed front ends are deleted by their ttl.
-        assert len(found.client.directory("request/", timeout=SOON)) <= 2
+        eventually(lambda: len(found.client.directory("request/", timeout=SOON)) <= 2)
         eventually(lambda: len(found.client.directory(timeout=SOON)) <= 5 * (len(MODELS) + 2))
 
 
