@@ -68,7 +68,7 @@ pub enum Message {
         /// The node of the instance that has the name; `None` grants the claim.
         taken_by: Option<NodeId>,
     },
-    /// To both owners, and to the node that a replica was kept for: the sender no longer has a copy.
+    /// To both owners, and to nodes that may count it as a replica: the sender no longer has a copy.
     Withdraw {
         /// The object.
         id: ObjectId,

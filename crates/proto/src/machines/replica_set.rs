@@ -10,6 +10,7 @@
 //!                   |   \--> refused (it has no capacity), for RETRY_NS
 //!                   |
 //!                   +--> late (past its deadline) --> as above, or unknown again if enough others keep it
+//!   kept or tired --> unknown, if its file is lost
 //! ```
 //!
 //! Does not know other objects. Of the waiting clients it knows only the numbers of their requests.

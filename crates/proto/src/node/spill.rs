@@ -2,7 +2,7 @@
 //!
 //! [`crate::machines::copies`] decides which copies to write and read.
 
-use alloc::{format, string::String, vec::Vec};
+use alloc::{collections::BTreeSet, format, string::String, vec::Vec};
 
 use super::Node;
 use crate::{
@@ -68,9 +68,17 @@ impl Node {
         self.world.send_owners(&id, &Message::Abandon { id: id.clone(), instance });
         let withdrawal = Message::Withdraw { id: id.clone(), instance };
         self.world.send_owners(&id, &withdrawal);
-        let is_owner = |node: &NodeId| self.world.members().owners(&id).contains(*node);
-        if let Some(requester) = requester.filter(|node| !is_owner(node)) {
-            self.world.send(requester, withdrawal);
+        // Those that may count it as a replica.
+        let members = self.world.members();
+        let (me, owners) = (self.world.me(), members.owners(&id));
+        let is_informed = |node: &NodeId| *node == me || owners.contains(*node);
+        let others: BTreeSet<NodeId> = requester
+            .into_iter()
+            .chain([instance.node])
+            .filter(|node| members.contains(*node) && !is_informed(node))
+            .collect();
+        for node in others {
+            self.world.send(node, withdrawal.clone());
         }
         self.pull_if_wanted(&id);
     }
