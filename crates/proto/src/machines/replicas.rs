@@ -202,8 +202,8 @@ impl Replicas {
     ) {
         let freed = self.all.update(&instance, |set| {
             let was_stored = set.stored.remove(&from);
-            (was_stored || set.returning.remove(&from))
-                .then(|| if was_stored { set.bytes } else { 0 })
+            let bytes = if was_stored { set.bytes } else { 0 };
+            (was_stored || set.returning.remove(&from)).then_some(bytes)
         });
         if let Some(bytes) = freed.flatten() {
             self.discharge(from, bytes);
