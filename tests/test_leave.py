@@ -249,6 +249,7 @@ def test_a_node_that_another_thread_starts_sets_no_handler() -> None:
     wait = "print(signal.getsignal(signal.SIGTERM) == signal.SIG_DFL, flush=True)"
     with testing.cluster(1) as (node,), embedded(node, main=main, wait=wait) as program:
         assert line(program) == "True"
+        assert program.wait(SOON) == 0
 
 
 def test_a_forked_child_has_the_default_handler() -> None:

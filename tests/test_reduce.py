@@ -98,7 +98,7 @@ def test_inputs_can_be_put_before_and_after_the_call(clients: list[Client], size
     total = clients[0].reduce(names)
     get = Later(clients[2].get, total, timeout=SOON)
     for number, name in enumerate(names[before:]):
-        assert not get.done()
+        assert not get.done(), get.result()
         clients[number % 3].put(values[name], name=name)
     same(get.result(), fold("sum", list(values.values())))
     assert set(check(clients[1], total, values)) == set(names)
