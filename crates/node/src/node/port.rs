@@ -34,6 +34,7 @@ pub(super) fn bind(listen: SocketAddr, said: &str) -> Result<TcpSocket, Error> {
         // connections.
         socket.set_reuseaddr(true)?;
         socket.bind(listen)?;
+        fork_safe::note(&socket);
         Ok(socket)
     });
     bound.map_err(|error| unusable(&error, said))
