@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import textwrap
 import threading
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 import hoplite
-from torch_ranks import free_port, in_processes, in_threads, options
+from torch_ranks import errors_in_threads, free_port, in_processes, in_threads, options
 
 torch = pytest.importorskip("torch")
 
@@ -259,6 +260,23 @@ def test_a_group_that_one_rank_aborts_names_that_rank() -> None:
         over.wait()
 
     in_threads(RANKS, 20, body)
+
+
+@pytest.mark.parametrize(("op", "part"), [("all_gather", "part0"), ("all_to_all", "to1")])
+def test_a_rank_whose_put_fails_has_prepared_no_get(op: str, part: str) -> None:
+    """A coroutine that never starts is reported when its memory is freed, in whatever code runs then."""
+
+    def call(group: Any, rank: int) -> None:
+        tensor, outputs = torch.ones(4), [torch.empty(4) for _ in range(RANKS)]
+        if rank == 0:
+            group.member.group.client.put(b"taken", name=f"{group.member.group.prefix}/1/{op}/r0{part}")
+        if op == "all_gather":
+            group.allgather([outputs], [tensor], options("Allgather"))
+        else:
+            group.alltoall(outputs, [tensor] * RANKS, options("AllToAll"))
+
+    assert all("taken" in text or "5 bytes" in text for text in errors_in_threads(RANKS, 20, call))
+    gc.collect()
 
 
 def test_messages_keep_their_order_and_name_their_source() -> None:

@@ -70,7 +70,7 @@ async def _fold_in_store(call: Call, memory: Tensor, operator: Operator, op: str
         await call.get(ref, value)
         finish(operator, memory)
 
-    await call.together(call.put(value, part), result())
+    await call.together(lambda: call.put(value, part), result)
     group.cleanup.read([names[group.rank]], memory.nbytes)
 
 
@@ -150,7 +150,8 @@ async def all_gather(call: Call, memory: Tensor, outputs: Sequence[Tensor], part
     if others:
         names = [call.name(rank, part) for rank in others]
         own, _ = await call.together(
-            call.put(typed(memory), part), call.get_all(names, [typed(outputs[rank]) for rank in others])
+            lambda: call.put(typed(memory), part),
+            lambda: call.get_all(names, [typed(outputs[rank]) for rank in others]),
         )
         group.cleanup.read_by_all(call.number, [own])
 
@@ -235,7 +236,7 @@ async def all_to_all(call: Call, inputs: Sequence[Tensor], outputs: Sequence[Ten
         """Deletes each object when it is read: the puts of other ranks may wait for its space."""
         await asyncio.gather(*(receive([rank]) for rank in others))
 
-    await call.together(send(), receive_each() if call.in_loop else receive(others))
+    await call.together(send, receive_each if call.in_loop else lambda: receive(others))
 
 
 async def all_reduce_sparse(call: Call, tensor: Tensor) -> Tensor:

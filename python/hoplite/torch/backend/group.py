@@ -259,21 +259,25 @@ class Call:
         if names:
             await self.run("get", names, out=outs, timeout=self.left_s())
 
-    async def together(self, put: Coroutine[Any, Any, T], get: Coroutine[Any, Any, U]) -> tuple[T, U]:
+    async def together(
+        self, put: Callable[[], Coroutine[Any, Any, T]], get: Callable[[], Coroutine[Any, Any, U]]
+    ) -> tuple[T, U]:
         """Puts and gets at the same time, if this runs in the loop; else in turn."""
         if not self.in_loop:
-            return await put, await get
-        getting = asyncio.ensure_future(get)
-        # The request is sent before the put.
-        await asyncio.sleep(0)
-        putting = asyncio.ensure_future(put)
+            return await put(), await get()
+        running: list[asyncio.Task[Any]] = []
         try:
+            running.append(asyncio.ensure_future(get()))
+            # The request is sent before the put.
+            await asyncio.sleep(0)
+            running.append(asyncio.ensure_future(put()))
             # The first error of either ends both: the put may wait for space that only a get frees.
-            return await asyncio.gather(putting, getting)
+            got, stored = await asyncio.gather(*running)
         except BaseException:
-            putting.cancel()
-            getting.cancel()
+            for task in running:
+                task.cancel()
             raise
+        return stored, got
 
     async def reduce(self, names: Sequence[str], op: str, name: str) -> None:
         """Starts to fold objects into a new one."""
