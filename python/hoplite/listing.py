@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, TypedDict
 
-# crates/node/src/local/rows.rs writes each field; tests/test_cli_verbs.py compares the two.
+# crates/node/src/local/describe.rs writes each field; tests/test_cli_verbs.py compares the two.
 
 
 class ListedObject(TypedDict):

@@ -10,9 +10,11 @@ use hoplite_proto::{
     inspection::Inspection,
     members::Member,
     node::{self, Action, Event, LogEvent, LostObjects, Node as Machine},
+    request::{Reply, Status},
     time::Instant,
 };
 use hoplite_shm::{Limit, ShmError, memory_limit};
+use serde_json::Value;
 use tokio::sync::SetOnce;
 use tracing::{debug, info, warn};
 
@@ -138,12 +140,16 @@ impl Shell {
                 report::activity(recorder, me, machine, after, limit)
             }
             Inspection::Metrics => {
-                let arena = self.transfers.store.arena.stats();
-                let status = describe::description(&machine.status(), network, arena);
+                let status = self.describe(&machine.status());
                 let peers = &network.traffic.values(machine.members());
                 report::metrics(recorder, me, &Parts { status, machine, peers })
             }
         }
+    }
+
+    /// The status of the node as JSON.
+    fn describe(&self, status: &Status) -> Value {
+        describe::description(status, &self.network, self.transfers.store.arena.stats())
     }
 
     /// Allocates a slot, if warm memory is there for it. Otherwise returns the action, which is
@@ -259,6 +265,10 @@ impl Execute for Shell {
     fn execute(&self, action: Action, machine: &Machine, rest: &mut Rest) -> Option<Action> {
         rest.recorder.action(&action, machine, self);
         match action {
+            Action::Reply { request, reply: Ok(Reply::Status(status)), .. } => {
+                let report = self.describe(&status).to_string();
+                self.programs.requests.answer(request, Ok(Reply::Inspected { report }));
+            }
             Action::Reply { request, reply, .. } => self.programs.requests.answer(request, reply),
             Action::WorkEnded { request } => self.programs.requests.work_ended(request),
             Action::Send { to, message } => {

@@ -20,8 +20,9 @@ use super::pieces::Pieces;
 use crate::{
     config::NodeConfig,
     local::{
-        client::{Client, Value},
+        client::Client,
         protocol::{LOCAL_VERSION, ToNode, frame},
+        put::Value,
     },
     node::Node,
 };

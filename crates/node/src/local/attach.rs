@@ -6,10 +6,7 @@
 use std::{
     collections::{HashMap, VecDeque},
     io,
-    os::{
-        fd::{AsFd, OwnedFd},
-        unix::net::UnixStream,
-    },
+    os::{fd::OwnedFd, unix::net::UnixStream},
     path::Path,
     sync::{
         Arc, Mutex, OnceLock,
@@ -25,19 +22,16 @@ use hoplite_proto::{
     request::{Reply, Request},
 };
 use hoplite_shm::{
-    ExtentId, Mapping, Peer, Slot, fill_standard_descriptors, peer, process_id, recv_with_fds,
-    send_with_fds, try_recv_with_fds, try_send_with_fds,
+    ExtentId, Mapping, Slot, process_id, send_with_fds, try_recv_with_fds, try_send_with_fds,
 };
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
-    net::{Shutdown, shutdown},
 };
 
 use super::{
-    protocol::{COPY, FRAME_BYTES_MAX, FromNode, LOCAL_VERSION, Region, ToNode, frame},
-    reply_reader::ReplyReader,
-    socket,
+    greeting::{Greeted, cannot_attach, greet},
+    protocol::{COPY, FRAME_BYTES_MAX, FromNode, Region, ReplyReader, ToNode, frame},
 };
 use crate::{
     error::Error,
@@ -46,17 +40,8 @@ use crate::{
     sync::lock,
 };
 
-/// The reply to a request.
-#[derive(Debug)]
-pub(crate) enum AttachedReply {
-    /// An answer, with the memory that it refers to.
-    Reply(Reply, Option<Slot>),
-    /// The status of the node, as JSON.
-    Status(String),
-}
-
-/// Receives the reply to a request.
-pub(crate) type Callback = Box<dyn FnOnce(Result<AttachedReply, CallError>) + Send>;
+/// Receives the reply to a request, with the memory that it refers to.
+pub(crate) type Callback = Box<dyn FnOnce(Result<(Reply, Option<Slot>), CallError>) + Send>;
 /// A pipe end that pins memory for a forked child. None if this process is at its limit of open
 /// files.
 type Lifeline = Option<OwnedFd>;
@@ -99,12 +84,6 @@ struct Unsent {
     has_writer: bool,
 }
 
-/// Timeout of a node's greeting. A node replies from memory; longer means that it is unresponsive.
-const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// Time, within the timeout, for a node without a free place to report why this process has none.
-const REFUSAL_TIMEOUT: Duration = Duration::from_millis(250);
-
 /// How long a fork waits for the node to pin views. A node replies from memory; longer means that
 /// it is unresponsive.
 const HOLD_TIMEOUT: Duration = Duration::from_secs(2);
@@ -112,79 +91,6 @@ const HOLD_TIMEOUT: Duration = Duration::from_secs(2);
 /// Appended to the reason why calls fail.
 const ADVICE: &str = "the next call attaches to the node that then serves the socket, unless the \
                       client was created with reconnect=False";
-
-/// The error of an attachment that failed, with its remedy.
-fn cannot_attach(path: &Path, error: &io::Error) -> Error {
-    let detail = match error.kind() {
-        io::ErrorKind::NotFound => "there is no socket: start a node with `hoplite node`".into(),
-        io::ErrorKind::ConnectionRefused => {
-            "the node that served it is gone: start one with `hoplite node`".into()
-        }
-        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => "the node does not reply".into(),
-        io::ErrorKind::PermissionDenied => format!(
-            "its file belongs to another user ({error}): run this process as the node's user, also \
-             in a container"
-        ),
-        io::ErrorKind::InvalidData => format!(
-            "the process that serves it uses another protocol ({error}): use a node of the same \
-             release"
-        ),
-        _ => error.to_string(),
-    };
-    Error::Attach { path: path.display().to_string(), detail }
-}
-
-/// Connects to the socket at `path`. Also returns the node's process, unless it is in a PID
-/// namespace invisible to this process.
-fn open(path: &Path) -> io::Result<(UnixStream, Option<u32>)> {
-    // Also here: a program may have closed one since its client attached for the first time.
-    fill_standard_descriptors()?;
-    let stream = UnixStream::connect(path)?;
-    // Verify the user before trusting any byte from it.
-    let Peer { user, process } = peer(stream.as_fd())?;
-    if socket::is_stranger(user) {
-        return Err(io::Error::other(format!(
-            "user {user} serves it, but this process runs as user {}: attach to a node of your own \
-             user",
-            socket::own_user()
-        )));
-    }
-    Ok((stream, process))
-}
-
-/// Sends this process's greeting and returns that of the node.
-fn greet(
-    stream: &UnixStream,
-    incoming: &mut ReplyReader,
-    capability: Option<String>,
-    timeout: Option<Duration>,
-) -> io::Result<FromNode> {
-    let greeting_timeout = timeout.unwrap_or(GREETING_TIMEOUT).max(Duration::from_millis(1));
-    let refusal_timeout = REFUSAL_TIMEOUT.min(greeting_timeout / 2);
-    stream.set_read_timeout(Some(greeting_timeout - refusal_timeout))?;
-    let version = LOCAL_VERSION;
-    let hello = match capability {
-        None => ToNode::Hello { version },
-        Some(capability) => ToNode::HelloRestricted { version, capability },
-    };
-    // A node that refuses at once has closed the connection by now, after sending the reason.
-    let _ = send_with_fds(stream, &frame(&hello), &[]);
-    let mut greeting = incoming.next(stream, recv_with_fds);
-    let is_late = greeting.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
-    if is_late {
-        // A node at its limit of attachments waits for a free place. It refuses a process that
-        // gives up.
-        stream.set_read_timeout(Some(refusal_timeout))?;
-        shutdown(stream, Shutdown::Write)?;
-        greeting = incoming.next(stream, recv_with_fds);
-    }
-    let greeting = greeting?.ok_or_else(|| io::Error::other("the node closed the connection"))?;
-    if is_late && matches!(greeting, FromNode::Welcome { .. }) {
-        return Err(io::ErrorKind::TimedOut.into());
-    }
-    stream.set_read_timeout(None)?;
-    Ok(greeting)
-}
 
 impl Attached {
     /// Attaches to the node that serves `path`, optionally restricted to a capability.
@@ -197,21 +103,10 @@ impl Attached {
         capability: Option<String>,
         timeout: Option<Duration>,
     ) -> Result<Self, Error> {
-        let fail = |error: io::Error| cannot_attach(path, &error);
-        let (stream, node_process) = open(path).map_err(fail)?;
-        let mut incoming = ReplyReader::default();
-        let greeting = greet(&stream, &mut incoming, capability, timeout).map_err(fail)?;
-        let (member, is_authenticated) = match greeting {
-            FromNode::Welcome { member, is_authenticated } => (member, is_authenticated),
-            FromNode::Refused { said } => return Err(fail(io::Error::other(said))),
-            FromNode::NotAllowed { said } => return Err(CallError::NotAllowed(said).into()),
-            _ => {
-                let said = "the process that serves it replied without a greeting: check that it \
-                            is a node";
-                return Err(fail(io::Error::other(said)));
-            }
-        };
-        let shared = Shared::begin(stream, incoming).map_err(fail)?;
+        let Greeted { stream, incoming, member, is_authenticated, node_process } =
+            greet(path, capability, timeout)?;
+        let begun = Shared::begin(stream, incoming);
+        let shared = begun.map_err(|error| cannot_attach(path, &error))?;
         Ok(Self { shared, member, node_process, is_authenticated })
     }
 
@@ -415,9 +310,6 @@ impl Shared {
                 let reply = self.with_memory(request, reply, region, incoming);
                 self.reply(request, reply);
             }
-            FromNode::Description { request, json } => {
-                self.reply(request, json.map(AttachedReply::Status));
-            }
             FromNode::Unmap { extents } => {
                 let mut mapped = lock(&self.extents);
                 let gone: Vec<Option<Arc<Mapping>>> =
@@ -455,10 +347,10 @@ impl Shared {
         reply: Result<Reply, CallError>,
         region: Option<Region>,
         incoming: &mut ReplyReader,
-    ) -> Result<AttachedReply, CallError> {
-        let Some(region) = region else { return Ok(AttachedReply::Reply(reply?, None)) };
+    ) -> Result<(Reply, Option<Slot>), CallError> {
+        let Some(region) = region else { return Ok((reply?, None)) };
         match self.open(&region, incoming, &reply) {
-            Ok(slot) => Ok(AttachedReply::Reply(reply?, Some(slot))),
+            Ok(slot) => Ok((reply?, Some(slot))),
             Err(detail) => {
                 self.decline(&reply);
                 if matches!(reply, Ok(Reply::Growing { .. })) {
@@ -469,7 +361,7 @@ impl Shared {
         }
     }
 
-    fn reply(&self, request: u64, reply: Result<AttachedReply, CallError>) {
+    fn reply(&self, request: u64, reply: Result<(Reply, Option<Slot>), CallError>) {
         let callback = lock(&self.waiting).remove(&request);
         if let Some(callback) = callback {
             callback(reply);

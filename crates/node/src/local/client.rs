@@ -1,32 +1,21 @@
-//! The client API: put, get, reduce, delete, latest. It works alike in the process of a node and
-//! attached to one.
+//! The client API, in the process of a node or attached to one: each method sends one request.
+//! Puts are in [`super::put`], gets in [`super::get`].
 
-use std::{
-    os::fd::OwnedFd,
-    path::Path,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{os::fd::OwnedFd, path::Path, sync::Arc, time::Duration};
 
 use hoplite_proto::{
-    error::Error as CallError,
     id::{Name, NodeId, ObjectId},
     inspection::Inspection,
-    limits::INLINE_BYTES_MAX,
     message::{Holding, Listed},
-    meta::{Meta, Op},
+    meta::Op,
     request::{Location, ObjectRow, Reply, Request},
-    selection::Selection,
     table::CopyKey,
 };
 
 use super::{
-    connection::Connection,
+    connection::{Connection, SlotGuard},
     programs::Programs,
-    request,
-    view::{PartialView, SlotGuard, View},
-    wait::PendingReply,
-    writer::Writer,
+    wait::{PendingReply, nanoseconds, send},
 };
 use crate::error::Error;
 
@@ -43,41 +32,16 @@ pub struct Client {
 /// within seconds.
 const AT_ONCE: Option<Duration> = Some(Duration::ZERO);
 
-/// Extracts the result from the only answer that a request may have.
+/// Extracts the result from the only reply that a request may have.
 macro_rules! answered {
     ($reply:pat => $wanted:expr) => {
         |reply, _| match reply {
             $reply => Ok($wanted),
-            _ => Err(Error::unexpected_reply()),
+            _ => Err($crate::error::Error::unexpected_reply()),
         }
     };
 }
-
-/// Bytes to put, with metadata.
-#[derive(Clone, Debug)]
-pub struct Value<'a> {
-    bytes: &'a [u8],
-    meta: Meta,
-}
-
-impl<'a> Value<'a> {
-    /// Plain bytes without dtype and shape.
-    pub fn bytes(bytes: &'a [u8]) -> Self {
-        Self { bytes, meta: Meta::bytes(bytes.len() as u64) }
-    }
-
-    /// Bytes with metadata.
-    ///
-    /// # Errors
-    /// [`CallError::InvalidArgument`] if their length does not match `meta`.
-    pub fn with_meta(bytes: &'a [u8], meta: Meta) -> Result<Self, Error> {
-        if meta.size == bytes.len() as u64 && meta.is_consistent() {
-            return Ok(Self { bytes, meta });
-        }
-        let said = format!("{} bytes do not match {meta}, which has {}", bytes.len(), meta.size);
-        Err(CallError::InvalidArgument(said).into())
-    }
-}
+pub(super) use answered;
 
 impl Client {
     pub(crate) fn embedded(programs: Arc<Programs>) -> Self {
@@ -159,107 +123,6 @@ impl Client {
     /// waits for them end. Its views stay valid, and keep its attachment alive.
     pub fn close(&self) {
         self.connection.close();
-    }
-
-    /// Puts an object and waits until its bytes are in the store; other nodes can stream them
-    /// earlier. `id` is a name or a reserved id; None generates an id.
-    ///
-    /// # Errors
-    /// [`CallError::NameTaken`], [`CallError::StoreFull`] after `timeout`, [`CallError::NodeDown`].
-    pub fn put(
-        &self,
-        id: Option<ObjectId>,
-        value: Value<'_>,
-        timeout: Option<Duration>,
-    ) -> Result<ObjectId, Error> {
-        if value.meta.size <= INLINE_BYTES_MAX {
-            return self.start_put_small(id, &value, None, timeout).join();
-        }
-        let begun = Instant::now();
-        let writer = self.start_create(id, value.meta.clone(), None, timeout).join()?;
-        writer.write_all(value.bytes)?;
-        writer.seal(timeout.map(|timeout| timeout.saturating_sub(begun.elapsed())))?.join()
-    }
-
-    /// Puts an object of at most [`INLINE_BYTES_MAX`] bytes. It is deleted after `ttl`, if given.
-    pub fn start_put_small(
-        &self,
-        id: Option<ObjectId>,
-        value: &Value<'_>,
-        ttl: Option<Duration>,
-        timeout: Option<Duration>,
-    ) -> PendingReply<ObjectId> {
-        let (meta, bytes, ttl_ns) = (value.meta.clone(), value.bytes.into(), nanoseconds(ttl));
-        let body = Request::Put { id, meta, bytes, ttl_ns };
-        self.start(body, timeout, answered!(Reply::Put { id } => id))
-    }
-
-    /// Allocates space for an object of more than [`INLINE_BYTES_MAX`] bytes. The object is deleted
-    /// `ttl` after it is sealed, if given.
-    pub fn start_create(
-        &self,
-        id: Option<ObjectId>,
-        meta: Meta,
-        ttl: Option<Duration>,
-        timeout: Option<Duration>,
-    ) -> PendingReply<Writer> {
-        let body = Request::Create { id, meta, ttl_ns: nanoseconds(ttl) };
-        self.start(body, timeout, |reply, guard| match (reply, guard) {
-            (Reply::Created { id, .. }, Some(guard)) => Ok(Writer { id, guard }),
-            _ => Err(Error::unexpected_reply()),
-        })
-    }
-
-    /// Waits until an object is complete on this node, and returns a view of it.
-    ///
-    /// # Errors
-    /// [`CallError::Timeout`], [`CallError::ObjectLost`], [`CallError::ObjectDeleted`],
-    /// [`CallError::NodeDown`].
-    pub fn get(&self, id: &ObjectId, timeout: Option<Duration>) -> Result<View, Error> {
-        self.start_get(id, timeout).join()
-    }
-
-    /// Starts a get of an object.
-    pub fn start_get(&self, id: &ObjectId, timeout: Option<Duration>) -> PendingReply<View> {
-        self.start(Request::Get { id: id.clone() }, timeout, |reply, guard| {
-            View::of(reply, guard).map(|(view, _)| view)
-        })
-    }
-
-    /// Starts a get of rows or bytes of an object. If the object is on this node or arrives, the
-    /// view pins the whole of it; otherwise only the selected bytes are transferred. They are not
-    /// checked against a digest.
-    ///
-    /// # Errors
-    /// As [`Client::get`]; [`CallError::InvalidArgument`] if the object is a pickle, Arrow data or
-    /// a scalar.
-    pub fn start_get_range(
-        &self,
-        id: &ObjectId,
-        selection: Selection,
-        timeout: Option<Duration>,
-    ) -> PendingReply<View> {
-        let body = Request::GetRange { id: id.clone(), selection };
-        self.start(body, timeout, move |reply, guard| match View::of(reply, guard)? {
-            (view, true) => Ok(view),
-            (whole, false) => whole.select(selection),
-        })
-    }
-
-    /// Starts to wait for the memory of an object that a concurrent get receives. None if nothing
-    /// can be copied before that get completes.
-    pub fn start_follow(
-        &self,
-        id: &ObjectId,
-        timeout: Option<Duration>,
-    ) -> PendingReply<Option<PartialView>> {
-        self.start(Request::Follow { id: id.clone() }, timeout, |reply, guard| {
-            match (reply, guard) {
-                (Reply::Growing { meta, .. }, Some(guard)) => Ok(Some(PartialView { meta, guard })),
-                (Reply::Growing { .. } | Reply::Done, None) => Ok(None),
-                _ => Err(Error::unexpected_reply()),
-            }
-        })
     }
 
     /// Starts to wait until `count` of `ids` are complete on some node, or can no longer appear.
@@ -373,7 +236,7 @@ impl Client {
         ttl: Option<Duration>,
         timeout: Option<Duration>,
     ) -> PendingReply<ObjectId> {
-        let ttl_ns = nanoseconds(ttl);
+        let ttl_ns = ttl.map(nanoseconds);
         let count = count.unwrap_or_else(|| u32::try_from(inputs.len()).unwrap_or(u32::MAX));
         let body = Request::Reduce { inputs, op, count, id, ttl_ns };
         self.start(body, timeout, answered!(Reply::Reducing { id } => id))
@@ -464,7 +327,9 @@ impl Client {
 
     /// Requests the status of the node; see [`Client::describe`].
     pub fn start_describe(&self, timeout: Option<Duration>) -> PendingReply<String> {
-        request::describe(&self.connection, timeout)
+        // A node replies at once, from memory, so there is always a timeout.
+        let timeout = Some(timeout.unwrap_or_default());
+        self.start(Request::Status, timeout, answered!(Reply::Inspected { report } => report))
     }
 
     /// Starts a request whose answer is [`Reply::Done`].
@@ -472,18 +337,14 @@ impl Client {
         self.start(body, timeout, answered!(Reply::Done => ()))
     }
 
-    fn start<T>(
+    pub(super) fn start<T>(
         &self,
         body: Request,
         timeout: Option<Duration>,
         finish: impl FnOnce(Reply, Option<SlotGuard>) -> Result<T, Error> + Send + 'static,
     ) -> PendingReply<T> {
-        request::start(&self.connection, self.may_wait, body, timeout, finish)
+        send(&self.connection, self.may_wait, body, timeout, finish)
     }
-}
-
-fn nanoseconds(ttl: Option<Duration>) -> Option<u64> {
-    ttl.map(|ttl| u64::try_from(ttl.as_nanos()).unwrap_or(u64::MAX))
 }
 
 impl std::fmt::Debug for Client {

@@ -2,9 +2,10 @@
 //! receives replies with their memory. Does not interpret requests.
 
 use std::{
+    cell::RefCell,
     collections::HashMap,
     io,
-    os::fd::OwnedFd,
+    os::fd::{OwnedFd, RawFd},
     path::Path,
     sync::{
         Arc, Mutex, MutexGuard, Weak,
@@ -18,30 +19,48 @@ use hoplite_proto::{
     id::{ClientId, Instance, ObjectId, RequestId},
     request::{Reply, Request},
 };
-use hoplite_shm::process_id;
+use hoplite_shm::{Slot, process_id};
 use tokio::runtime::Handle;
 
 use super::{
-    attach::{Attached, AttachedReply, Callback},
+    attach::{Attached, Callback},
     programs::Programs,
     protocol::ToNode,
 };
 use crate::{
     error::Error,
+    fork_safe::{self, Noted},
     repeats::log_once,
     shared_epoll::{SharedEpoll, Waited},
+    store::Store,
     sync::lock,
 };
 
 /// All connections of this process.
 static ALL: Mutex<Vec<Weak<Connection>>> = Mutex::new(Vec::new());
 
-/// The locked list of connections.
-pub(crate) type AllConnections = MutexGuard<'static, Vec<Weak<Connection>>>;
+thread_local! {
+    /// The locked lists of sockets and connections, between [`before_fork`] and [`after_fork`] of
+    /// this thread.
+    static HELD: RefCell<Option<(Noted, MutexGuard<'static, Vec<Weak<Connection>>>)>> =
+        const { RefCell::new(None) };
+}
 
-/// Locks the list of connections during a fork: in the child no other thread could unlock it.
-pub(crate) fn all_connections() -> AllConnections {
-    lock(&ALL)
+/// Locks the lists and returns descriptors and inodes of the sockets of nodes and attachments. A
+/// descriptor with another inode now is a different socket.
+///
+/// No other thread can lock the lists until [`after_fork`]: in the child it could not unlock them.
+pub fn before_fork() -> Vec<(RawFd, u64)> {
+    after_fork();
+    let noted = fork_safe::all();
+    let all = noted.iter().map(|(descriptor, inode)| (*descriptor, *inode)).collect();
+    HELD.set(Some((noted, lock(&ALL))));
+    all
+}
+
+/// Releases the locks of [`before_fork`], in the parent and in the child. Does nothing without it.
+pub fn after_fork() {
+    drop(HELD.take());
 }
 
 /// A wait that ends when its client is closed.
@@ -205,41 +224,22 @@ impl Connection {
         }
     }
 
-    /// Sends a request; `callback` gets the reply. `timed` is the timeout, and since when it runs.
-    /// `may_wait` if this thread would block for the reply anyway. Returns the number of the
-    /// request.
+    /// Sends a request; `callback` gets the reply with its memory. `timed` is the timeout, and since
+    /// when it runs. `may_wait` if this thread would block for the reply anyway. Returns the number
+    /// of the request.
     pub(crate) fn ask(
         &self,
         body: Request,
         timed: Option<(Duration, Instant)>,
         may_wait: bool,
-        callback: impl FnOnce(u64, Result<AttachedReply, CallError>) + Send + 'static,
+        callback: impl FnOnce(u64, Result<(Reply, Option<Slot>), CallError>) + Send + 'static,
     ) -> u64 {
         match &self.link {
-            // Only attached clients need the node's number of the request.
-            Link::Embedded { programs, client } if matches!(body, Request::Status) => {
-                programs
-                    .describe(*client, move |json| callback(0, json.map(AttachedReply::Status)))
-                    .0
-            }
             Link::Embedded { programs, client } => {
                 let store = programs.store.clone();
                 let sink = move |reply: Result<Reply, CallError>| {
-                    callback(
-                        0,
-                        reply.and_then(|reply| {
-                            let slot = match slot_of(&reply).map(|instance| store.slot(instance)) {
-                                None => None,
-                                Some(Some(slot)) => Some(slot),
-                                // The growing copy is gone: there is nothing to follow.
-                                Some(None) if matches!(reply, Reply::Growing { .. }) => None,
-                                Some(None) => {
-                                    return Err(CallError::NodeDown("the node is closed".into()));
-                                }
-                            };
-                            Ok(AttachedReply::Reply(reply, slot))
-                        }),
-                    );
+                    // Only attached clients need the node's number of the request.
+                    callback(0, reply.and_then(|reply| with_slot(&store, reply)));
                 };
                 let deadline = timed.map(|(timeout, begun)| programs.events.after(begun, timeout));
                 programs.requests.submit(*client, body, deadline, may_wait, Box::new(sink)).0
@@ -318,11 +318,95 @@ impl std::fmt::Debug for Connection {
 }
 
 /// The instance whose memory a reply refers to.
-pub(crate) const fn slot_of(reply: &Reply) -> Option<Instance> {
+const fn slot_of(reply: &Reply) -> Option<Instance> {
     match reply {
         Reply::Created { instance, .. }
         | Reply::Growing { instance, .. }
         | Reply::Got { instance, inline: None, .. } => Some(*instance),
         _ => None,
+    }
+}
+
+/// A reply of a node in this process, with the memory that it refers to.
+fn with_slot(store: &Store, reply: Reply) -> Result<(Reply, Option<Slot>), CallError> {
+    let Some(instance) = slot_of(&reply) else { return Ok((reply, None)) };
+    let slot = store.slot(instance);
+    // Without memory, the growing copy is gone: there is nothing to follow.
+    if slot.is_none() && !matches!(reply, Reply::Growing { .. }) {
+        return Err(CallError::NodeDown("the node is closed".into()));
+    }
+    Ok((reply, slot))
+}
+
+/// The memory of a reply. Dropping it notifies the node.
+pub(crate) struct SlotGuard {
+    pub(crate) connection: Arc<Connection>,
+    pub(crate) instance: Instance,
+    pub(crate) slot: Option<Slot>,
+    pub(crate) at_end: OnDrop,
+    /// Whether its reader has copied it.
+    pub(crate) is_copied: AtomicBool,
+}
+
+/// The message to the node when a guard is dropped.
+pub(crate) enum OnDrop {
+    Release,
+    Abort,
+    /// Stop following, with the number of the request.
+    StopFollowing(u64),
+    Nothing,
+}
+
+impl SlotGuard {
+    /// Takes the memory of a reply to the request with this number.
+    pub(crate) fn of(
+        connection: &Arc<Connection>,
+        request: u64,
+        reply: &Reply,
+        slot: Option<Slot>,
+    ) -> Option<Self> {
+        let instance = slot_of(reply)?;
+        let at_end = match reply {
+            Reply::Growing { .. } if slot.is_none() => return None,
+            Reply::Growing { .. } => OnDrop::StopFollowing(request),
+            Reply::Got { .. } => {
+                connection.read_began();
+                // The node has seen the seal; the header is the writer's.
+                if let Some(slot) = &slot {
+                    slot.record_complete();
+                }
+                OnDrop::Release
+            }
+            _ => OnDrop::Abort,
+        };
+        let (connection, is_copied) = (connection.clone(), AtomicBool::new(false));
+        Some(Self { connection, instance, slot, at_end, is_copied })
+    }
+}
+
+impl Drop for SlotGuard {
+    fn drop(&mut self) {
+        if self.connection.is_forked() {
+            // The parent owns the pins. Dropping the slot would return its memory to a list that
+            // the child does not share.
+            std::mem::forget(self.slot.take());
+            return;
+        }
+        if matches!(self.at_end, OnDrop::Release) {
+            self.connection.read_ended();
+        }
+        let instance = self.instance;
+        // Unmap before notifying the node, which may reuse the memory at once.
+        self.slot = None;
+        let is_copied = *self.is_copied.get_mut();
+        self.connection.send(match self.at_end {
+            OnDrop::Release if is_copied => {
+                ToNode::Notify { body: Request::ReleaseCopied { instance } }
+            }
+            OnDrop::Release => ToNode::Notify { body: Request::Release { instance } },
+            OnDrop::Abort => ToNode::Notify { body: Request::Abort { instance } },
+            OnDrop::StopFollowing(request) => ToNode::StopFollowing { request },
+            OnDrop::Nothing => return,
+        });
     }
 }

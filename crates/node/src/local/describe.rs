@@ -1,9 +1,18 @@
-//! The status of a node, as JSON. `python/hoplite/node_status.py` defines its Python types.
+//! The status of a node and lists of objects, as JSON. `python/hoplite/node_status.py` and
+//! `python/hoplite/listing.py` define their Python types.
 
-use hoplite_proto::{id::NodeId, members::Member, place::Group, request::Status, time::Instant};
-use serde_json::{Value, json};
-
+use hoplite_proto::{
+    id::{NodeId, ObjectId},
+    lifetime::Lifetime,
+    members::Member,
+    message::Listed,
+    meta::{Kind, Meta},
+    place::Group,
+    request::{ObjectRow, Status},
+    time::Instant,
+};
 use hoplite_shm::ArenaStats;
+use serde_json::{Value, json};
 
 use crate::network::{certificates::Trust, handshake::address_of, shared::Network};
 
@@ -90,4 +99,51 @@ fn with(mut one: Value, other: Value) -> Value {
         all.extend(more);
     }
     one
+}
+
+/// Formats the copies of a node as a JSON list.
+pub fn describe_objects(rows: &[ObjectRow]) -> String {
+    let row = |row: &ObjectRow| {
+        let more = json!({
+            "instance": row.instance.to_string(),
+            "state": row.state,
+            "pinned": row.pinned,
+            "readers": row.readers,
+        });
+        with(object(&row.id, &row.meta, row.lifetime.as_deref()), more)
+    };
+    Value::from_iter(rows.iter().map(row)).to_string()
+}
+
+/// Formats objects of the cluster as a JSON list.
+pub fn describe_listed(rows: &[Listed]) -> String {
+    let row = |row: &Listed| {
+        let more = json!({
+            "copies": row.complete,
+            "partial": row.partial,
+            "age": row.age_ns as f64 / 1e9,
+        });
+        with(object(&row.id, &row.meta, row.lifetime.as_deref()), more)
+    };
+    Value::from_iter(rows.iter().map(row)).to_string()
+}
+
+/// The fields of any object. Bytes have no dtype and no shape.
+fn object(id: &ObjectId, meta: &Meta, lifetime: Option<&Lifetime>) -> Value {
+    let (dtype, shape) = match &meta.kind {
+        Kind::Bytes => (None, None),
+        Kind::Array { dtype, shape } => (Some(dtype.to_string()), Some(shape)),
+    };
+    let job = lifetime.and_then(|lifetime| lifetime.job.as_ref());
+    let left_ns = lifetime.and_then(|lifetime| lifetime.remaining_ns);
+    json!({
+        "ref": id.to_string(),
+        "what": meta.to_string(),
+        "dtype": dtype,
+        "shape": shape,
+        "form": meta.form.name(),
+        "bytes": meta.size,
+        "job": job.map(|job| job.as_str()),
+        "ttl": left_ns.map(|left| left as f64 / 1e9),
+    })
 }

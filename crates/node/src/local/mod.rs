@@ -4,29 +4,26 @@
 
 mod attach;
 pub(crate) mod client;
-mod connection;
+pub(crate) mod connection;
 pub(crate) mod describe;
-pub(crate) mod fork;
+pub(crate) mod get;
+mod greeting;
 mod limits;
 mod open_requests;
 pub(crate) mod programs;
 pub(crate) mod protocol;
+pub(crate) mod put;
 mod quota;
 pub(crate) mod reply_cell;
-mod reply_reader;
 mod reply_writer;
-mod request;
 mod request_reader;
 mod restricted;
 mod retired_extents;
-pub(crate) mod rows;
 pub(crate) mod server;
 mod session;
 pub(crate) mod socket;
 #[cfg(test)]
 mod tests;
-pub(crate) mod view;
 pub(crate) mod wait;
-pub(crate) mod writer;
 
 use crate::{latch, shared_epoll, sync};

@@ -11,15 +11,13 @@ use std::{
 };
 
 use hoplite_proto::{
-    error::Error as CallError,
-    id::{ClientId, Instance, RequestId},
+    id::{ClientId, Instance},
     node::Event,
-    request::{Reply, Request},
 };
 use hoplite_shm::{ExtentId, WriterId, process_id};
 use tokio::{io::AsyncReadExt, net::unix::pipe};
 
-use super::{describe, limits, quota::Quota, retired_extents::RetiredExtents};
+use super::{limits, quota::Quota, retired_extents::RetiredExtents};
 use crate::{
     engine::{event_sender::EventSender, requests::Requests, task::Task},
     network::shared::Network,
@@ -155,25 +153,6 @@ impl Programs {
         if let Some(held) = self.store.get(instance) {
             held.grew();
         }
-    }
-
-    /// Requests the status of the node as JSON.
-    pub(crate) fn describe(
-        self: &Arc<Self>,
-        client: ClientId,
-        sink: impl FnOnce(Result<String, CallError>) + Send + 'static,
-    ) -> RequestId {
-        let programs = self.clone();
-        let reply = move |reply: Result<Reply, CallError>| {
-            sink(reply.and_then(|reply| match reply {
-                Reply::Status(status) => {
-                    let arena = programs.store.arena.stats();
-                    Ok(describe::description(&status, &programs.network, arena).to_string())
-                }
-                _ => Err(CallError::NodeDown("it replied to another request".into())),
-            }));
-        };
-        self.requests.submit(client, Request::Status, None, false, Box::new(reply))
     }
 
     /// Pins everything that a client reads, while any process has the returned pipe end. `kept` is

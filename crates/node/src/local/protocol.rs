@@ -4,7 +4,10 @@
 //! sends descriptors: with `Lifeline` and with each frame whose `has_descriptor` is set, in the
 //! same order.
 
-use std::io;
+use std::{
+    io,
+    os::{fd::OwnedFd, unix::net::UnixStream},
+};
 
 use hoplite_proto::{
     error::Error as CallError,
@@ -17,7 +20,7 @@ use hoplite_proto::{
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// Version of the protocol. Processes with another version can't attach.
-pub(crate) const LOCAL_VERSION: u32 = 20;
+pub(crate) const LOCAL_VERSION: u32 = 21;
 
 /// Bytes of the longest frame, including the length.
 pub(crate) const FRAME_BYTES_MAX: usize = 4 + CONTROL_BYTES_MAX as usize;
@@ -27,7 +30,7 @@ pub(crate) const FRAME_BYTES_MAX: usize = 4 + CONTROL_BYTES_MAX as usize;
 pub(crate) enum ToNode {
     /// The first message.
     Hello { version: u32 },
-    /// A request with a timeout in nanoseconds. The reply to `Request::Status` is a `Description`.
+    /// A request with a timeout in nanoseconds.
     Request { request: u64, body: Request, timeout_ns: Option<u64> },
     /// Cancels a request. A reply is still sent.
     Cancel { request: u64 },
@@ -58,8 +61,6 @@ pub(crate) enum FromNode {
     Refused { said: String },
     /// Reply to a request.
     Reply { request: u64, reply: Result<Reply, CallError>, region: Option<Region> },
-    /// The status of the node, as JSON.
-    Description { request: u64, json: Result<String, CallError> },
     /// The node freed these extents; their memory is free once no process maps them. The process
     /// replies with `Unmapped` for each.
     Unmap { extents: Vec<u64> },
@@ -67,7 +68,7 @@ pub(crate) enum FromNode {
     Down { said: String },
     /// Refusal instead of `Welcome`: the capability is rejected or missing, with the reason.
     NotAllowed { said: String },
-    /// Reply to `Hold`, with the write end of a pipe as descriptor: the parent closes it and the
+    /// Reply to `PinForFork`, with the write end of a pipe as descriptor: the parent closes it and the
     /// child keeps it.
     Lifeline,
 }
@@ -117,4 +118,38 @@ pub(crate) fn take_message<T: DeserializeOwned>(
     let message = wire::decode(body).map_err(|error| invalid(error.to_string()))?;
     bytes.drain(..4 + length);
     Ok(Some((message, length)))
+}
+
+/// Bytes and descriptors received from the node and not taken yet.
+#[derive(Default)]
+pub(super) struct ReplyReader {
+    bytes: Vec<u8>,
+    descriptors: Vec<OwnedFd>,
+}
+
+impl ReplyReader {
+    /// Reads the next message; `receive` blocks or not. None once the node is gone.
+    pub(super) fn next<'a>(
+        &mut self,
+        stream: &'a UnixStream,
+        receive: impl Fn(&'a UnixStream, &mut [u8], &mut Vec<OwnedFd>) -> io::Result<usize>,
+    ) -> io::Result<Option<FromNode>> {
+        let mut buffer = [0; 16 * 1024];
+        loop {
+            if let Some((message, _)) = take_message(&mut self.bytes)? {
+                return Ok(Some(message));
+            }
+            match receive(stream, &mut buffer, &mut self.descriptors) {
+                Ok(0) => return Ok(None),
+                Ok(count) => self.bytes.extend_from_slice(&buffer[..count]),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// The next descriptor, in the order of the frames.
+    pub(super) fn descriptor(&mut self) -> Option<OwnedFd> {
+        if self.descriptors.is_empty() { None } else { Some(self.descriptors.remove(0)) }
+    }
 }

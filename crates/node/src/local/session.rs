@@ -422,31 +422,23 @@ impl Session {
         }
         let session = self.clone();
         let Places { until_reply, until_end, parts, may_not_wait } = places;
-        let ours = if matches!(body, Request::Status) {
-            self.programs.describe(self.client, move |json| {
-                drop(until_reply);
-                lock(&session.asked).end(request);
-                session.send(FromNode::Description { request, json }, None);
-            })
-        } else {
-            let timeout_ns = if may_not_wait.is_some() { Some(0) } else { timeout_ns };
-            let deadline = timeout_ns.map(|timeout_ns| self.programs.events.now() + timeout_ns);
-            let sink: Sink = Box::new(move |reply| {
-                drop(until_reply);
-                let reply = match (reply, may_not_wait) {
-                    (Err(CallError::Timeout { .. }), Some(excess)) => Err(session.refuse(excess)),
-                    (reply, _) => reply,
-                };
-                session.answer(request, reply);
-            });
-            let (client, requests) = (self.client, &self.programs.requests);
-            match until_end {
-                Some(share) => {
-                    let held = open_requests::hold(share, parts);
-                    requests.submit_holding(client, body, deadline, sink, held)
-                }
-                None => requests.submit(client, body, deadline, false, sink),
+        let timeout_ns = if may_not_wait.is_some() { Some(0) } else { timeout_ns };
+        let deadline = timeout_ns.map(|timeout_ns| self.programs.events.now() + timeout_ns);
+        let sink: Sink = Box::new(move |reply| {
+            drop(until_reply);
+            let reply = match (reply, may_not_wait) {
+                (Err(CallError::Timeout { .. }), Some(excess)) => Err(session.refuse(excess)),
+                (reply, _) => reply,
+            };
+            session.answer(request, reply);
+        });
+        let (client, requests) = (self.client, &self.programs.requests);
+        let ours = match until_end {
+            Some(share) => {
+                let held = open_requests::hold(share, parts);
+                requests.submit_holding(client, body, deadline, sink, held)
             }
+            None => requests.submit(client, body, deadline, false, sink),
         };
         lock(&self.asked).set_number(request, ours);
     }

@@ -1,59 +1,49 @@
-//! A pending reply, completed by waking a thread or an event loop.
+//! Sends a request and waits for its reply, which wakes a thread or an event loop.
 
 use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use hoplite_proto::{error::Error as CallError, id::ObjectId, request::Reply};
+use hoplite_proto::{
+    error::Error as CallError,
+    id::{ObjectId, RequestId},
+    request::{Reply, Request},
+};
 
 use super::{
-    connection::{Close, Connection},
+    connection::{Close, Connection, SlotGuard},
     protocol::ToNode,
     reply_cell::{ReplyCell, State},
-    view::SlotGuard,
 };
 use crate::{error::Error, shared_epoll::Waited};
 
 pub use super::reply_cell::Waker;
 
-/// The result of a request.
-pub(crate) enum ReplyBody {
-    /// The state machine's answer, with the memory that it refers to.
-    Reply(Reply, Option<SlotGuard>),
-    /// The status of the node, as JSON.
-    Status(String),
-}
+/// The reply to a request with the memory that it refers to, or its error.
+type RawReply = Result<(Reply, Option<SlotGuard>), CallError>;
 
-/// The result of a request, or its error.
-pub(crate) type RawReply = Result<ReplyBody, CallError>;
-
-/// Converts an answer to the caller's result.
-pub(crate) type Finish<T> = Box<dyn FnOnce(ReplyBody) -> Result<T, Error> + Send>;
+/// Converts a reply and its memory to the caller's result.
+type Finish<T> = Box<dyn FnOnce(Reply, Option<SlotGuard>) -> Result<T, Error> + Send>;
 
 /// The node's end of a pending reply. Dropping it without a reply ends the wait with an error.
-pub(crate) struct Completer {
+struct Completer {
     shared: Arc<Shared>,
     is_over: bool,
 }
 
 /// State shared by both ends of a pending reply.
-pub(crate) struct Shared {
+struct Shared {
     connection: Arc<Connection>,
     reply: ReplyCell<RawReply>,
 }
 
 impl Completer {
-    pub(crate) fn complete(mut self, raw: RawReply) {
+    fn complete(mut self, raw: RawReply) {
         self.is_over = true;
         if let Some(raw) = self.shared.reply.set(State::Replied(raw)) {
             undo(&self.shared.connection, &raw);
         }
-    }
-
-    /// The connection of the client that sent the request.
-    pub(crate) fn connection(&self) -> &Arc<Connection> {
-        &self.shared.connection
     }
 }
 
@@ -67,7 +57,7 @@ impl Close for Shared {
 /// Deletes the objects or slots created by a request whose caller gave up: no program has their
 /// ids.
 fn undo(connection: &Connection, raw: &RawReply) {
-    let Ok(ReplyBody::Reply(reply, _)) = raw else { return };
+    let Ok((reply, _)) = raw else { return };
     match reply {
         Reply::Put { id } | Reply::Reserved { id } | Reply::Reducing { id } => {
             connection.delete_in_passing(id.clone());
@@ -120,8 +110,8 @@ const CHECKS_MAX: u32 = 10;
 /// A pending request without a timeout, to find out what it waits for.
 #[derive(Clone)]
 pub struct WaitQuery {
-    pub(super) connection: Arc<Connection>,
-    pub(super) request: u64,
+    connection: Arc<Connection>,
+    request: u64,
 }
 
 impl std::fmt::Debug for WaitQuery {
@@ -180,42 +170,75 @@ enum Verdict {
     Late,
 }
 
-/// Creates both ends of a pending reply. [`PendingReply::with_request`] sets the number of the
-/// request. `timeout` is that of the request, which refers to `about`.
-pub(crate) fn pair<T>(
-    connection: Arc<Connection>,
+impl WaitQuery {
+    /// Requests what the request waits for, and why that is not here.
+    pub fn start(&self) -> PendingReply<(String, String)> {
+        let body = Request::ExplainRequest { request: RequestId(self.request) };
+        let timeout = Some(Duration::from_secs(1));
+        send(&self.connection, false, body, timeout, |reply, _| match reply {
+            Reply::Explained { what, state, .. } => Ok((what, state)),
+            _ => Err(Error::unexpected_reply()),
+        })
+    }
+}
+
+/// Sends a request; `finish` converts the reply and its memory to the caller's result. `may_wait` if
+/// this thread may block.
+pub(super) fn send<T>(
+    connection: &Arc<Connection>,
+    may_wait: bool,
+    body: Request,
     timeout: Option<Duration>,
-    about: Option<ObjectId>,
-    finish: Finish<T>,
-) -> (Completer, PendingReply<T>) {
-    let shared = Arc::new(Shared { connection, reply: ReplyCell::default() });
+    finish: impl FnOnce(Reply, Option<SlotGuard>) -> Result<T, Error> + Send + 'static,
+) -> PendingReply<T> {
     let begun = timeout.map(|_| Instant::now());
-    let response_check = ResponseCheck::new(timeout.zip(begun));
-    let (request, is_listed, finish) = (0, false, Some(finish));
-    let wait = PendingReply {
-        request,
-        is_listed,
+    let shared = Arc::new(Shared { connection: connection.clone(), reply: ReplyCell::default() });
+    let mut wait = PendingReply {
+        request: 0,
+        is_listed: false,
         timeout,
         begun,
-        about,
-        response_check,
+        about: timeout.and_then(|_| subject(&body)),
+        response_check: ResponseCheck::new(timeout.zip(begun)),
         shared: shared.clone(),
-        finish,
+        finish: Some(Box::new(finish)),
     };
-    (Completer { shared, is_over: false }, wait)
+    let completer = Completer { shared, is_over: false };
+    // A forked child gets no reply: its end is dropped.
+    if connection.is_forked() {
+        return wait;
+    }
+    wait.request = connection.ask(body, wait.timed(), may_wait, move |request, reply| {
+        let raw = reply.map(|(reply, slot)| {
+            let guard = SlotGuard::of(&completer.shared.connection, request, &reply, slot);
+            (reply, guard)
+        });
+        completer.complete(raw);
+    });
+    if !wait.shared.reply.is_known_over() {
+        wait.is_listed = true;
+        connection.register(wait.request, wait.shared.clone());
+    }
+    wait
+}
+
+/// The object that a request with a timeout refers to.
+fn subject(body: &Request) -> Option<ObjectId> {
+    match body {
+        Request::Put { id, .. } | Request::Create { id, .. } | Request::Reduce { id, .. } => {
+            id.clone()
+        }
+        Request::Get { id }
+        | Request::GetRange { id, .. }
+        | Request::Follow { id }
+        | Request::Replicate { id, .. }
+        | Request::Inputs { id }
+        | Request::Locations { id, .. } => Some(id.clone()),
+        _ => None,
+    }
 }
 
 impl<T> PendingReply<T> {
-    /// Sets the number of the request.
-    pub(crate) fn with_request(mut self, request: u64) -> Self {
-        self.request = request;
-        if !self.shared.reply.is_known_over() {
-            self.is_listed = true;
-            self.shared.connection.register(self.request, self.shared.clone());
-        }
-        self
-    }
-
     /// The request, to find out what it waits for; None with a timeout, whose error reports that.
     pub fn query(&self) -> Option<WaitQuery> {
         let (connection, request) = (&self.shared.connection, self.request);
@@ -228,7 +251,7 @@ impl<T> PendingReply<T> {
     }
 
     /// The timeout, and since when it runs.
-    pub(crate) fn timed(&self) -> Option<(Duration, Instant)> {
+    fn timed(&self) -> Option<(Duration, Instant)> {
         self.timeout.zip(self.begun)
     }
 
@@ -325,9 +348,9 @@ impl<T> PendingReply<T> {
 
     fn end(&mut self, raw: RawReply) -> Result<T, Error> {
         let finish = self.finish.take();
-        let said = raw.map_err(|error| self.as_given(error))?;
+        let (reply, guard) = raw.map_err(|error| self.as_given(error))?;
         match finish {
-            Some(finish) => finish(said),
+            Some(finish) => finish(reply, guard),
             None => Err(Error::node_down("the reply was already taken")),
         }
     }
@@ -385,7 +408,7 @@ impl<T> PendingReply<T> {
     }
 }
 
-fn nanoseconds(time: Duration) -> u64 {
+pub(super) fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 

@@ -2,7 +2,10 @@
 
 use std::{
     io::{Read, Write},
-    os::{fd::BorrowedFd, unix::net::UnixListener},
+    os::{
+        fd::{AsFd, BorrowedFd},
+        unix::net::UnixListener,
+    },
     path::PathBuf,
     sync::{
         atomic::AtomicUsize,
@@ -17,7 +20,7 @@ use hoplite_proto::{
 use hoplite_shm::Arena;
 
 use super::*;
-use crate::local::protocol::take_message;
+use crate::local::protocol::{LOCAL_VERSION, take_message};
 
 const SOON: Duration = Duration::from_secs(20);
 const LEN: u64 = 100_000;
@@ -99,7 +102,7 @@ impl Node {
     }
 }
 
-type Answered = Result<AttachedReply, CallError>;
+type Answered = Result<(Reply, Option<Slot>), CallError>;
 
 fn ask(attached: &Attached, body: Request) -> (u64, Receiver<Answered>) {
     let (sender, receiver) = channel();
@@ -159,9 +162,7 @@ fn replies_match_requests_in_any_order() {
     for (request, answer) in asked {
         let id = format!("n/{request}").parse().unwrap();
         let reply = answer.recv_timeout(SOON).unwrap();
-        assert!(
-            matches!(&reply, Ok(AttachedReply::Reply(Reply::Put { id: put }, None)) if *put == id)
-        );
+        assert!(matches!(&reply, Ok((Reply::Put { id: put }, None)) if *put == id));
     }
     assert!(!attached.is_closed());
 }
@@ -252,9 +253,7 @@ fn memory_is_mapped_once_and_unmapped_on_request() {
         answer.recv_timeout(SOON).unwrap()
     };
     for has_descriptor in [true, false] {
-        let Ok(AttachedReply::Reply(_, Some(slot))) = get(&mut node, place(has_descriptor)) else {
-            panic!()
-        };
+        let Ok((_, Some(slot))) = get(&mut node, place(has_descriptor)) else { panic!() };
         assert_eq!(slot.bytes().unwrap().to_vec(), [7; LEN as usize]);
     }
     node.send(&FromNode::Unmap { extents: vec![extent.0] }, None);

@@ -1,9 +1,14 @@
 //! Tests of the client API, in the process of a node and attached to one.
 
+use hoplite_proto::{error::Error as CallError, limits::INLINE_BYTES_MAX, meta::Meta};
+
 use super::*;
 use crate::{
     error::Error,
-    local::tests::hostile::{LEN, SOON, eventually, name, node},
+    local::{
+        put::Value,
+        tests::hostile::{LEN, SOON, eventually, name, node},
+    },
 };
 
 /// Runs a test with each kind of client, each on its own node.

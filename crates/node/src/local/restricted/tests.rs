@@ -11,9 +11,10 @@ use std::{
 use hoplite_proto::meta::Meta;
 
 use super::super::{
-    client::{Client, Value},
+    client::Client,
     limits,
     protocol::{FromNode, LOCAL_VERSION, ToNode},
+    put::Value,
     tests::hostile::{LEN, RawClient, SOON, name},
 };
 use super::*;

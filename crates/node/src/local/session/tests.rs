@@ -8,8 +8,9 @@ use hoplite_shm::Mapping;
 use super::*;
 use crate::{
     local::{
-        client::{Client, Value},
+        client::Client,
         protocol::Region,
+        put::Value,
         tests::hostile::{LEN, RawClient, SOON, eventually, name, node},
     },
     node::Node,

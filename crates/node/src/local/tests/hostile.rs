@@ -34,8 +34,7 @@ use crate::{
     config::NodeConfig,
     local::{
         client::Client,
-        protocol::{FromNode, LOCAL_VERSION, Region, ToNode, frame},
-        reply_reader::ReplyReader,
+        protocol::{FromNode, LOCAL_VERSION, Region, ReplyReader, ToNode, frame},
     },
     node::Node,
 };
@@ -140,7 +139,7 @@ impl RawClient {
     pub(crate) fn pause(&mut self) {
         let asked = self.ask(Request::Status);
         match self.receive() {
-            Some(FromNode::Description { request, json: Ok(_) }) if request == asked => {}
+            Some(FromNode::Reply { request, reply: Ok(_), .. }) if request == asked => {}
             other => panic!("{other:?}"),
         }
     }

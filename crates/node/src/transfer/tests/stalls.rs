@@ -25,7 +25,7 @@ use crate::{
     config::NodeConfig,
     error::LinkError,
     frame,
-    local::{client::Value, view::View, wait::PendingReply},
+    local::{get::View, put::Value, wait::PendingReply},
     network::{
         connection_limit::ConnectionLimit,
         handshake::{

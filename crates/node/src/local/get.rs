@@ -1,12 +1,6 @@
-//! Views: memory that a client reads. Dropping a view notifies the node.
+//! Gets of a client, and views: the memory that it reads. Dropping a view notifies the node.
 
-use std::{
-    ops::Range,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-};
+use std::{ops::Range, sync::atomic::Ordering, time::Duration};
 
 use hoplite_proto::{
     id::{Instance, ObjectId},
@@ -17,85 +11,62 @@ use hoplite_proto::{
 };
 use hoplite_shm::{Ready, Slot};
 
-use super::{
-    connection::{Connection, slot_of},
-    protocol::ToNode,
-};
+use super::{client::Client, connection::SlotGuard, wait::PendingReply};
 use crate::error::Error;
 
-/// The memory of a reply. Dropping it notifies the node.
-pub(crate) struct SlotGuard {
-    pub(crate) connection: Arc<Connection>,
-    pub(crate) instance: Instance,
-    pub(crate) slot: Option<Slot>,
-    pub(crate) at_end: OnDrop,
-    /// Whether its reader has copied it.
-    pub(crate) is_copied: AtomicBool,
-}
+impl Client {
+    /// Waits until an object is complete on this node, and returns a view of it.
+    ///
+    /// # Errors
+    /// [`CallError::Timeout`], [`CallError::ObjectLost`], [`CallError::ObjectDeleted`],
+    /// [`CallError::NodeDown`].
+    pub fn get(&self, id: &ObjectId, timeout: Option<Duration>) -> Result<View, Error> {
+        self.start_get(id, timeout).join()
+    }
 
-/// The message to the node when a guard is dropped.
-pub(crate) enum OnDrop {
-    Release,
-    Abort,
-    /// Stop following, with the number of the request.
-    StopFollowing(u64),
-    Nothing,
-}
+    /// Starts a get of an object.
+    pub fn start_get(&self, id: &ObjectId, timeout: Option<Duration>) -> PendingReply<View> {
+        self.start(Request::Get { id: id.clone() }, timeout, |reply, guard| {
+            View::of(reply, guard).map(|(view, _)| view)
+        })
+    }
 
-impl SlotGuard {
-    /// Takes the memory of a reply to the request with this number.
-    pub(crate) fn of(
-        connection: &Arc<Connection>,
-        request: u64,
-        reply: &Reply,
-        slot: Option<Slot>,
-    ) -> Option<Self> {
-        let instance = slot_of(reply)?;
-        let at_end = match reply {
-            Reply::Growing { .. } if slot.is_none() => return None,
-            Reply::Growing { .. } => OnDrop::StopFollowing(request),
-            Reply::Got { .. } => {
-                connection.read_began();
-                // The node has seen the seal; the header is the writer's.
-                if let Some(slot) = &slot {
-                    slot.record_complete();
-                }
-                OnDrop::Release
+    /// Starts a get of rows or bytes of an object. If the object is on this node or arrives, the
+    /// view pins the whole of it; otherwise only the selected bytes are transferred. They are not
+    /// checked against a digest.
+    ///
+    /// # Errors
+    /// As [`Client::get`]; [`CallError::InvalidArgument`] if the object is a pickle, Arrow data or
+    /// a scalar.
+    pub fn start_get_range(
+        &self,
+        id: &ObjectId,
+        selection: Selection,
+        timeout: Option<Duration>,
+    ) -> PendingReply<View> {
+        let body = Request::GetRange { id: id.clone(), selection };
+        self.start(body, timeout, move |reply, guard| match View::of(reply, guard)? {
+            (view, true) => Ok(view),
+            (whole, false) => whole.select(selection),
+        })
+    }
+
+    /// Starts to wait for the memory of an object that a concurrent get receives. None if nothing
+    /// can be copied before that get completes.
+    pub fn start_follow(
+        &self,
+        id: &ObjectId,
+        timeout: Option<Duration>,
+    ) -> PendingReply<Option<PartialView>> {
+        self.start(Request::Follow { id: id.clone() }, timeout, |reply, guard| {
+            match (reply, guard) {
+                (Reply::Growing { meta, .. }, Some(guard)) => Ok(Some(PartialView { meta, guard })),
+                (Reply::Growing { .. } | Reply::Done, None) => Ok(None),
+                _ => Err(Error::unexpected_reply()),
             }
-            _ => OnDrop::Abort,
-        };
-        let (connection, is_copied) = (connection.clone(), AtomicBool::new(false));
-        Some(Self { connection, instance, slot, at_end, is_copied })
+        })
     }
 }
-
-impl Drop for SlotGuard {
-    fn drop(&mut self) {
-        if self.connection.is_forked() {
-            // The parent owns the pins. Dropping the slot would return its memory to a list that
-            // the child does not share.
-            std::mem::forget(self.slot.take());
-            return;
-        }
-        if matches!(self.at_end, OnDrop::Release) {
-            self.connection.read_ended();
-        }
-        let instance = self.instance;
-        // Unmap before notifying the node, which may reuse the memory at once.
-        self.slot = None;
-        let is_copied = *self.is_copied.get_mut();
-        self.connection.send(match self.at_end {
-            OnDrop::Release if is_copied => {
-                ToNode::Notify { body: Request::ReleaseCopied { instance } }
-            }
-            OnDrop::Release => ToNode::Notify { body: Request::Release { instance } },
-            OnDrop::Abort => ToNode::Notify { body: Request::Abort { instance } },
-            OnDrop::StopFollowing(request) => ToNode::StopFollowing { request },
-            OnDrop::Nothing => return,
-        });
-    }
-}
-
 /// A read-only view of an object, without a copy. Its memory does not change while the view exists,
 /// even if the object is deleted.
 pub struct View {

@@ -1,21 +1,100 @@
-//! Writers: memory that a client fills and then seals as an object.
+//! Puts of a client, and writers: the memory that it fills and then seals as an object.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hoplite_proto::{
     error::Error as CallError,
     id::ObjectId,
+    limits::INLINE_BYTES_MAX,
+    meta::Meta,
     request::{Reply, Request},
 };
 use hoplite_shm::{OwnedWriteGuard, Slot};
 
 use super::{
+    client::{Client, answered},
+    connection::{OnDrop, SlotGuard},
     protocol::ToNode,
-    request,
-    view::{OnDrop, SlotGuard},
-    wait::PendingReply,
+    wait::{PendingReply, nanoseconds, send},
 };
 use crate::error::Error;
+
+/// Bytes to put, with metadata.
+#[derive(Clone, Debug)]
+pub struct Value<'a> {
+    bytes: &'a [u8],
+    meta: Meta,
+}
+
+impl<'a> Value<'a> {
+    /// Plain bytes without dtype and shape.
+    pub fn bytes(bytes: &'a [u8]) -> Self {
+        Self { bytes, meta: Meta::bytes(bytes.len() as u64) }
+    }
+
+    /// Bytes with metadata.
+    ///
+    /// # Errors
+    /// [`CallError::InvalidArgument`] if their length does not match `meta`.
+    pub fn with_meta(bytes: &'a [u8], meta: Meta) -> Result<Self, Error> {
+        if meta.size == bytes.len() as u64 && meta.is_consistent() {
+            return Ok(Self { bytes, meta });
+        }
+        let said = format!("{} bytes do not match {meta}, which has {}", bytes.len(), meta.size);
+        Err(CallError::InvalidArgument(said).into())
+    }
+}
+
+impl Client {
+    /// Puts an object and waits until its bytes are in the store; other nodes can stream them
+    /// earlier. `id` is a name or a reserved id; None generates an id.
+    ///
+    /// # Errors
+    /// [`CallError::NameTaken`], [`CallError::StoreFull`] after `timeout`, [`CallError::NodeDown`].
+    pub fn put(
+        &self,
+        id: Option<ObjectId>,
+        value: Value<'_>,
+        timeout: Option<Duration>,
+    ) -> Result<ObjectId, Error> {
+        if value.meta.size <= INLINE_BYTES_MAX {
+            return self.start_put_small(id, &value, None, timeout).join();
+        }
+        let begun = Instant::now();
+        let writer = self.start_create(id, value.meta.clone(), None, timeout).join()?;
+        writer.write_all(value.bytes)?;
+        writer.seal(timeout.map(|timeout| timeout.saturating_sub(begun.elapsed())))?.join()
+    }
+
+    /// Puts an object of at most [`INLINE_BYTES_MAX`] bytes. It is deleted after `ttl`, if given.
+    pub fn start_put_small(
+        &self,
+        id: Option<ObjectId>,
+        value: &Value<'_>,
+        ttl: Option<Duration>,
+        timeout: Option<Duration>,
+    ) -> PendingReply<ObjectId> {
+        let (meta, bytes, ttl_ns) = (value.meta.clone(), value.bytes.into(), ttl.map(nanoseconds));
+        let body = Request::Put { id, meta, bytes, ttl_ns };
+        self.start(body, timeout, answered!(Reply::Put { id } => id))
+    }
+
+    /// Allocates space for an object of more than [`INLINE_BYTES_MAX`] bytes. The object is deleted
+    /// `ttl` after it is sealed, if given.
+    pub fn start_create(
+        &self,
+        id: Option<ObjectId>,
+        meta: Meta,
+        ttl: Option<Duration>,
+        timeout: Option<Duration>,
+    ) -> PendingReply<Writer> {
+        let body = Request::Create { id, meta, ttl_ns: ttl.map(nanoseconds) };
+        self.start(body, timeout, |reply, guard| match (reply, guard) {
+            (Reply::Created { id, .. }, Some(guard)) => Ok(Writer { id, guard }),
+            _ => Err(Error::unexpected_reply()),
+        })
+    }
+}
 
 /// Space for a new object, to be filled and sealed. Dropping it unsealed creates no object.
 pub struct Writer {
@@ -86,10 +165,7 @@ impl Writer {
         self.guard.at_end = OnDrop::Nothing;
         let instance = self.guard.instance;
         let (connection, body) = (self.guard.connection.clone(), Request::Seal { instance });
-        let sealing = request::start(&connection, true, body, timeout, |reply, _| match reply {
-            Reply::Put { id } => Ok(id),
-            _ => Err(Error::unexpected_reply()),
-        });
+        let sealing = send(&connection, true, body, timeout, answered!(Reply::Put { id } => id));
         Ok(sealing.about(self.id.clone()))
     }
 }
