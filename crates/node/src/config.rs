@@ -4,6 +4,7 @@ use std::{path::PathBuf, time::Duration};
 
 use hoplite_proto::{place::Place, reduce::cost::Link};
 use hoplite_shm::memory_limit;
+use rustix::process::{Resource, getrlimit};
 
 /// Settings of a node; every default works on one host.
 #[derive(Clone, Debug)]
@@ -121,6 +122,11 @@ pub(crate) fn default_capacity() -> u64 {
         (memory, _) => memory,
     };
     memory / 100 * CAPACITY_PERCENT
+}
+
+/// This process's limit of open files.
+pub(crate) fn descriptors() -> u64 {
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
 /// Describes a capacity for which this process will never have the memory.

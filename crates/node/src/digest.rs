@@ -1,13 +1,22 @@
 //! Digests of objects, with which a receiver verifies the bytes that were put. Knows bytes, not
 //! their origin.
 
+use std::sync::Arc;
+
 use hoplite_proto::{
     inline::Inline,
+    limits::BLOCK_BYTES,
     message::Message,
     meta::{Digest, Meta},
     request::Request,
 };
 use ring::digest::{Context, SHA256};
+
+use crate::{
+    backing::Backing,
+    engine::{supervisor::Supervisor, task::Task},
+    store::StoredCopy,
+};
 
 /// Computes the digest of several consecutive parts.
 pub fn digest(parts: &[&[u8]]) -> Digest {
@@ -17,18 +26,18 @@ pub fn digest(parts: &[&[u8]]) -> Digest {
 }
 
 /// Computes a digest incrementally.
-pub(crate) struct Digesting(Context);
+struct Digesting(Context);
 
 impl Digesting {
-    pub(crate) fn new() -> Self {
+    fn new() -> Self {
         Self(Context::new(&SHA256))
     }
 
-    pub(crate) fn add(&mut self, bytes: &[u8]) {
+    fn add(&mut self, bytes: &[u8]) {
         self.0.update(bytes);
     }
 
-    pub(crate) fn finish(self) -> Digest {
+    fn finish(self) -> Digest {
         let mut bytes = [0; 32];
         bytes.copy_from_slice(self.0.finish().as_ref());
         Digest(bytes)
@@ -50,6 +59,28 @@ pub(crate) fn is_put_right(body: &Request) -> bool {
 
 fn fits(meta: &Meta, bytes: &Inline) -> bool {
     meta.digest.as_deref().is_none_or(|said| digest(&[bytes.as_bytes()]) == *said)
+}
+
+/// Bytes digested at a time, on a blocking thread: 4 MiB take 3 ms, during which other blocking
+/// work waits.
+const RUN_BYTES: u64 = 256 * BLOCK_BYTES;
+
+/// Computes the digest of a copy once it is complete; None if the rest will not come.
+pub(crate) async fn digest_of(tasks: &Supervisor, stored: &Arc<StoredCopy>) -> Option<Digest> {
+    let (mut digesting, mut at) = (Digesting::new(), 0);
+    while at < stored.len() {
+        let run = at..(at + RUN_BYTES).min(stored.len());
+        stored.wait(run.clone()).await.ok()?;
+        at = run.end;
+        let stored = stored.clone();
+        let work = move || {
+            // Only this process writes the memory of received bytes.
+            digesting.add(stored.bytes(run, &mut Vec::new()).ok()?.own()?);
+            Some(digesting)
+        };
+        digesting = tasks.spawn_blocking(Task::Receive, work).await.ok().flatten().flatten()?;
+    }
+    Some(digesting.finish())
 }
 
 #[cfg(test)]

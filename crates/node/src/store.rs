@@ -16,12 +16,11 @@ use std::{
 
 use hoplite_proto::{id::Instance, limits::BLOCK_BYTES, ranges::Ranges, wire::Header};
 use hoplite_shm::{Arena, Ready, ShmError, Slot, WriteGuard, WriterId, file_size_limit};
-use rustix::process::{Resource, getrlimit};
 use tokio::sync::Notify;
 
 use crate::{
     backing::{Backing, Claim},
-    config::EXTENT_BYTES,
+    config::{EXTENT_BYTES, descriptors},
     sync::{lock, until},
 };
 
@@ -267,8 +266,7 @@ const LEAVING_TIMEOUT: Duration = Duration::from_secs(3);
 /// fill the store, or a quarter of this process's descriptors, as attached processes take half.
 /// Each extent takes a descriptor here and a mapping in every process that reads it.
 fn extents_max() -> u64 {
-    let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    (descriptors / 4).clamp(16, 4096)
+    (descriptors() / 4).clamp(16, 4096)
 }
 
 impl Store {

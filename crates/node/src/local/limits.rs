@@ -6,9 +6,8 @@
 
 use std::time::Duration;
 
-use rustix::process::{Resource, getrlimit};
-
 use super::quota::QuotaExceeded;
+use crate::config::descriptors;
 
 /// Timeout of a process's greeting: 5 s. A process greets at once, unless it is frozen.
 pub(crate) const GREETING_MAX: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 5 });
@@ -108,10 +107,6 @@ pub(crate) fn holds_max() -> u64 {
 /// descriptors of this process.
 pub(crate) fn copies_max() -> u64 {
     (descriptors() / 8).clamp(1, COPIES_MAX)
-}
-
-fn descriptors() -> u64 {
-    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
 /// The error when no place is free.

@@ -14,9 +14,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tracing::debug;
 
 use super::{
-    admission::{PendingHandshakes, handshakes_max},
     certificates::PeerCertificate,
-    connection_limit::{ConnectionPermit, places_max},
+    connection_limit::{ConnectionPermit, PendingHandshakes, handshakes_max, places_max},
     handshake::{
         PeerConnection,
         acceptor::{self, Accepted},

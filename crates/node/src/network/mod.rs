@@ -2,7 +2,6 @@
 //!
 //! Knows addresses and members, not objects.
 
-mod admission;
 pub(crate) mod certificates;
 pub(crate) mod connect;
 pub(crate) mod connection_limit;
@@ -13,14 +12,12 @@ pub(crate) mod listen;
 pub(crate) mod outbox;
 pub(crate) mod own_cluster;
 pub(crate) mod own_revocation;
-pub(crate) mod payload;
 pub(crate) mod peers;
 pub(crate) mod proofs;
-mod relay;
+pub(crate) mod relay;
 pub(crate) mod revocation;
 pub(crate) mod shared;
 pub(crate) mod survey;
 #[cfg(test)]
 mod tests;
 pub(crate) mod tls;
-pub(crate) mod traffic;

@@ -1,16 +1,22 @@
 //! State shared by the network tasks. Does not know what they do.
 
-use std::sync::Arc;
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex},
+};
+
+use hoplite_proto::{id::NodeId, members::Members};
 
 use super::{
     connection_limit::ConnectionLimit, control::Control, handshake::Identity,
-    own_revocation::OwnRevocation, peers::Peers, survey::Survey, traffic::Traffic,
+    own_revocation::OwnRevocation, peers::Peers, survey::Survey,
 };
 use crate::{
     counters::Counters,
     engine::{event_sender::EventSender, supervisor::Supervisor},
     limited::Limited,
     link::LinkMeter,
+    sync::lock,
 };
 
 /// The shared state of this node's network tasks.
@@ -29,4 +35,25 @@ pub(crate) struct Network {
     pub(crate) events: EventSender,
     pub(crate) link: Arc<LinkMeter>,
     pub(crate) tasks: Supervisor,
+}
+
+/// Payload received from each member, and sent to it: bytes of copies and partial sums.
+#[derive(Debug, Default)]
+pub(crate) struct Traffic(Mutex<HashMap<NodeId, (u64, u64)>>);
+
+impl Traffic {
+    pub(crate) fn received(&self, from: NodeId, bytes: u64) {
+        lock(&self.0).entry(from).or_default().0 += bytes;
+    }
+
+    pub(crate) fn sent(&self, to: NodeId, bytes: u64) {
+        lock(&self.0).entry(to).or_default().1 += bytes;
+    }
+
+    /// The bytes of each member. Forgets former members.
+    pub(crate) fn values(&self, members: &Members) -> HashMap<NodeId, (u64, u64)> {
+        let mut all = lock(&self.0);
+        all.retain(|node, _| members.contains(*node));
+        all.clone()
+    }
 }

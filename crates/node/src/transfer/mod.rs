@@ -4,7 +4,6 @@
 
 pub(crate) mod blocks;
 pub(crate) mod congestion;
-mod digesting;
 mod limiter;
 mod path;
 pub(crate) mod receive;

@@ -23,7 +23,6 @@ use tracing::debug;
 
 use super::{
     blocks::FRAMES_AT_ONCE,
-    digesting::digest_of,
     limiter::Permit,
     path::{Arrived, End, Incoming, PayloadPath},
     shared::Transfers,
@@ -32,6 +31,7 @@ use super::{
 };
 use crate::{
     backing::{Backing, Claim},
+    digest::digest_of,
     engine::task::Task,
     error::LinkError,
     frame,
