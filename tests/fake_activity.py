@@ -118,7 +118,7 @@ class FakeClient:
             ],
             "folds": [
                 {
-                    **{name: event[name] for name in ("result", "epoch", "position", "parent", "children", "inputs")},
+                    **{name: event[name] for name in ("result", "epoch", "position", "children", "inputs")},
                     "since": event["time"],
                 }
                 for event in running["folds"].values()

@@ -163,10 +163,9 @@ class Timeline:
         for epoch, from_, until, error in epochs:
             for node in range(size):
                 children = [self.ids[child] for child in (2 * node + 1, 2 * node + 2) if child < size]
-                parent = self.ids[(node - 1) // 2] if node else None
                 place: Row = {"result": result, "epoch": epoch, "position": node}
                 at = until - 0.01 * node
-                self._add(node, from_ + 0.02, "fold", **place, parent=parent, children=children, inputs=[inputs[node]])
+                self._add(node, from_ + 0.02, "fold", **place, children=children, inputs=[inputs[node]])
                 self._add(node, at, "folded", **place, seconds=at - from_ - 0.02, error=error)
         self._add(0, end, "reduced", result=result, seconds=end - begun)
         self._add(0, end, "reply", verb="get", ref=result, process=100, seconds=end - begun - 0.01, error=None)

@@ -53,9 +53,6 @@ class Fold(TypedDict):
     position: int | None
     """The place in the tree; None for the node whose client called reduce."""
 
-    parent: str | None
-    """The node that takes the sum; None if unknown here."""
-
     children: list[str]
     """Nodes whose sums are folded in."""
 

@@ -1,10 +1,14 @@
-//! The kinds of events, with the fields of their rows.
+//! The kinds of events, with the fields of their rows, and the ring of recent ones.
+
+use std::collections::VecDeque;
 
 use hoplite_proto::{
     broadcast::Reason,
     id::{Instance, NodeId, ObjectId},
     message::FoldKey,
+    node::Node as Machine,
     reduce::{cost::DegreeReason, shape::Degree},
+    time::Instant,
 };
 use serde::{Serialize, Serializer};
 
@@ -89,11 +93,47 @@ pub(super) const fn degree_name(degree: Degree) -> &'static str {
     }
 }
 
+/// The fields of a fold that begins or runs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct FoldRow {
+    #[serde(serialize_with = "text")]
+    result: ObjectId,
+    epoch: u32,
+    #[serde(serialize_with = "position_in_tree")]
+    position: u32,
+    #[serde(serialize_with = "texts")]
+    children: Box<[NodeId]>,
+    #[serde(serialize_with = "texts")]
+    inputs: Box<[ObjectId]>,
+}
+
+/// Inputs and children of one fold that are shown; a reduce may have 65 536.
+const INPUTS_MAX: usize = 32;
+const CHILDREN_MAX: usize = 256;
+
+impl FoldRow {
+    pub(super) fn of(
+        result: &ObjectId,
+        key: &FoldKey,
+        children: &[(NodeId, u32)],
+        inputs: &[Instance],
+        machine: &Machine,
+    ) -> Self {
+        let FoldKey { epoch, position, .. } = *key;
+        let children = children.iter().take(CHILDREN_MAX).map(|(node, _)| *node).collect();
+        let inputs = inputs.iter().take(INPUTS_MAX);
+        let inputs = inputs.filter_map(|input| id_of(*input, machine)).collect();
+        Self { result: result.clone(), epoch, position, children, inputs }
+    }
+}
+
+/// The object of a copy.
+pub(super) fn id_of(instance: Instance, machine: &Machine) -> Option<ObjectId> {
+    machine.table().get(instance).map(|copy| copy.id.clone())
+}
+
 /// Serializes the position of a fold: null for the calling node.
-pub(super) fn position_in_tree<S: Serializer>(
-    position: &u32,
-    serializer: S,
-) -> Result<S::Ok, S::Error> {
+fn position_in_tree<S: Serializer>(position: &u32, serializer: S) -> Result<S::Ok, S::Error> {
     (*position != FoldKey::RESULT).then_some(*position).serialize(serializer)
 }
 
@@ -273,18 +313,7 @@ pub(super) enum What {
         ns: u64,
         error: Option<Box<str>>,
     },
-    Fold {
-        #[serde(serialize_with = "text")]
-        result: ObjectId,
-        epoch: u32,
-        #[serde(serialize_with = "position_in_tree")]
-        position: u32,
-        parent: (),
-        #[serde(serialize_with = "texts")]
-        children: Box<[NodeId]>,
-        #[serde(serialize_with = "texts")]
-        inputs: Box<[ObjectId]>,
-    },
+    Fold(FoldRow),
     Folded {
         #[serde(serialize_with = "text")]
         result: ObjectId,
@@ -318,4 +347,46 @@ pub(super) enum What {
         node: Option<NodeId>,
         process: Process,
     },
+}
+
+/// Events kept: those of several minutes on a busy node. Each takes 90 bytes.
+pub(super) const EVENTS_MAX: usize = if cfg!(test) { 1 << 8 } else { 1 << 16 };
+
+/// The most recent events, each with a serial number.
+#[derive(Debug, Default)]
+pub(super) struct Events {
+    kept: VecDeque<(Instant, What)>,
+    /// The number that the next event gets.
+    next: u64,
+}
+
+impl Events {
+    pub(super) fn push(&mut self, at: Instant, what: What) {
+        if self.kept.len() >= EVENTS_MAX {
+            self.kept.pop_front();
+        }
+        self.kept.push_back((at, what));
+        self.next += 1;
+    }
+
+    /// The number of the oldest event.
+    pub(super) fn first(&self) -> u64 {
+        self.next - self.kept.len() as u64
+    }
+
+    pub(super) const fn next(&self) -> u64 {
+        self.next
+    }
+
+    /// The events from number `after` on, oldest first, each with its number.
+    pub(super) fn since(&self, after: u64) -> impl Iterator<Item = (u64, &(Instant, What))> {
+        let first = self.first();
+        let skip = after.saturating_sub(first).min(self.kept.len() as u64);
+        (first + skip..).zip(self.kept.range(skip as usize..))
+    }
+
+    #[cfg(test)]
+    pub(super) fn kept(&self) -> impl Iterator<Item = &What> {
+        self.kept.iter().map(|(_, what)| what)
+    }
 }

@@ -7,15 +7,12 @@
 
 pub(crate) mod clients;
 mod events;
-mod histogram;
 mod json;
 mod reads;
 pub(crate) mod recorder;
 pub(crate) mod report;
 mod requests;
-mod ring;
 mod running;
-mod suspects;
 mod totals;
 
 #[cfg(test)]

@@ -12,23 +12,17 @@ use hoplite_proto::{
     message::{Announce, FoldKey, FoldOrder, Message, Source},
     node::{Action, Event, FetchOrder, LimitSubject, LogEvent, Node as Machine},
     question::Question as Asked,
+    swim::Suspicion,
     table::{FileState, Residency},
     time::Instant,
 };
 
 use super::{
     clients::{Clients, Lookup, OpenRequest},
-    events::{Choice, Process, What, beginning, degree_name},
-    histogram::{Latencies, Latency, Question},
+    events::{Choice, Events, FoldRow, Process, What, beginning, degree_name, id_of},
     reads::Reads,
-    ring::Events,
-    suspects::Suspects,
-    totals::Totals,
+    totals::{Latencies, Latency, Question, Totals},
 };
-
-/// Inputs and children of one fold that are shown; a reduce may have 65 536.
-const INPUTS_MAX: usize = 32;
-const CHILDREN_MAX: usize = 256;
 
 /// Transfers whose end the state machine may never report. Beyond this number they begin anew.
 const UNENDED_MAX: usize = 16_384;
@@ -299,11 +293,9 @@ impl Recorder {
     }
 
     fn start_fold(&mut self, order: &FoldOrder, machine: &Machine) {
-        let FoldKey { epoch, position, .. } = order.key;
         self.totals.folds += 1;
-        let result = order.result.clone();
-        let (children, inputs) = (children(&order.children), inputs(&order.inputs, machine));
-        self.record(What::Fold { result, epoch, position, parent: (), children, inputs });
+        let FoldOrder { result, key, children, inputs, .. } = order;
+        self.record(What::Fold(FoldRow::of(result, key, children, inputs, machine)));
     }
 
     fn fold_ended(&mut self, key: &FoldKey, failure: Option<&str>, machine: &Machine) {
@@ -385,17 +377,33 @@ fn insert_bounded<K: Eq + Hash, V>(all: &mut HashMap<K, V>, key: K, value: V) {
     all.insert(key, value);
 }
 
-/// The object of a copy.
-pub(super) fn id_of(instance: Instance, machine: &Machine) -> Option<ObjectId> {
-    machine.table().get(instance).map(|copy| copy.id.clone())
-}
+/// The members that were suspected at the last comparison, in order. The state machine does not
+/// report when that changes.
+#[derive(Debug, Default)]
+struct Suspects(Vec<NodeId>);
 
-/// The first inputs of a fold.
-pub(super) fn inputs(all: &[Instance], machine: &Machine) -> Box<[ObjectId]> {
-    all.iter().take(INPUTS_MAX).filter_map(|input| id_of(*input, machine)).collect()
-}
+impl Suspects {
+    /// Whether nothing has changed, which most messages find.
+    fn are(&self, current: impl Iterator<Item = (NodeId, Suspicion)>) -> bool {
+        current.map(|(node, _)| node).eq(self.0.iter().copied())
+    }
 
-/// The nodes of a fold's first children.
-pub(super) fn children(all: &[(NodeId, u32)]) -> Box<[NodeId]> {
-    all.iter().take(CHILDREN_MAX).map(|(node, _)| *node).collect()
+    /// Passes each change to `changed`: the member, and by whom it is suspected now.
+    fn compare(
+        &mut self,
+        current: impl Iterator<Item = (NodeId, Suspicion)>,
+        mut changed: impl FnMut(NodeId, Option<NodeId>),
+    ) {
+        let mut now = Vec::new();
+        for (node, suspicion) in current {
+            if self.0.binary_search(&node).is_err() {
+                changed(node, Some(suspicion.by));
+            }
+            now.push(node);
+        }
+        for node in self.0.iter().filter(|node| now.binary_search(node).is_err()) {
+            changed(*node, None);
+        }
+        self.0 = now;
+    }
 }

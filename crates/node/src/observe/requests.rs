@@ -13,8 +13,8 @@ use hoplite_proto::{
 use super::{
     clients::{Lookup, OpenRequest},
     events::{Subject, What, beginning},
-    histogram::Latency,
     recorder::Recorder,
+    totals::Latency,
 };
 
 /// Deletions of one request that become events.

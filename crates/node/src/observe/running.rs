@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use hoplite_proto::{
     id::{Instance, NodeId, ObjectId},
-    message::FoldKey,
     node::{Fold, Node as Machine},
     reduce::{Reduce, ReduceShape},
     request::Waiting,
@@ -14,9 +13,9 @@ use serde::Serialize;
 
 use super::{
     clients::OpenRequest,
-    events::{Choice, Process, Subject, beginning, degree_name, position_in_tree},
-    json::{Json, Map, text, texts},
-    recorder::{Recorder, Transfer, children, inputs},
+    events::{Choice, FoldRow, Process, Subject, beginning, degree_name},
+    json::{Json, Map, text},
+    recorder::{Recorder, Transfer},
 };
 
 /// Number of rows, and about the number of bytes, of one list.
@@ -45,8 +44,11 @@ pub(super) fn write(json: &mut Json, recorder: &Recorder, machine: &Machine, uni
             list(json, "transfers", rows)
         }),
         (machine.running_folds().count(), {
-            let rows =
-                machine.running_folds().map(|(key, fold)| FoldRow::of(key, fold, machine, unix));
+            let rows = machine.running_folds().map(|(key, fold)| {
+                let Fold { result, children, inputs, since, .. } = fold;
+                let fold = FoldRow::of(result, key, children, inputs, machine);
+                RunningFold { fold, since: unix(*since) }
+            });
             list(json, "folds", rows)
         }),
         (machine.reduces().count(), {
@@ -98,27 +100,10 @@ impl<'a> TransferRow<'a> {
 }
 
 #[derive(Serialize)]
-struct FoldRow<'a> {
-    #[serde(serialize_with = "text")]
-    result: &'a ObjectId,
-    epoch: u32,
-    #[serde(serialize_with = "position_in_tree")]
-    position: u32,
-    parent: (),
-    #[serde(serialize_with = "texts")]
-    children: Box<[NodeId]>,
-    #[serde(serialize_with = "texts")]
-    inputs: Box<[ObjectId]>,
+struct RunningFold {
+    #[serde(flatten)]
+    fold: FoldRow,
     since: f64,
-}
-
-impl<'a> FoldRow<'a> {
-    fn of(key: &FoldKey, fold: &'a Fold, machine: &Machine, unix: Unix<'_>) -> Self {
-        let FoldKey { epoch, position, .. } = *key;
-        let (children, inputs) = (children(&fold.children), inputs(&fold.inputs, machine));
-        let (result, since) = (&fold.result, unix(fold.since));
-        Self { result, epoch, position, parent: (), children, inputs, since }
-    }
 }
 
 #[derive(Serialize)]

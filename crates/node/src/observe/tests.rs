@@ -19,10 +19,9 @@ mod bounds;
 
 use super::{
     clients::Lookup,
-    events::What,
+    events::{EVENTS_MAX, What},
     recorder::Recorder,
     report::{self, Parts},
-    ring::EVENTS_MAX,
 };
 use crate::config::NodeConfig;
 

@@ -50,7 +50,7 @@ SENTENCES = {
     "ring": "runs the reduce as a ring of {parts}",
     "restart": "started epoch {epoch}: {why}",
     "reduced": "ended the reduce after {seconds}{error}",
-    "fold": "began to fold {folded} at {place}{above}",
+    "fold": "began to fold {folded} at {place}",
     "folded": "finished the fold at {place} in {seconds}{error}",
     "corrupt": "received a corrupt block from {source}",
     "rejected": "rejected the message {message} of {node}",
@@ -128,9 +128,6 @@ class _Fields:
             position = self._event.get("position")
             where = "the top" if position is None else f"position {position}"
             return f"{where} of epoch {self['epoch']}"
-        if name == "above":
-            parent = self._event.get("parent")
-            return "" if parent is None else f", for {node_name(parent, self._names)}"
         if name == "reason":
             return str(value or CHOICES.get(str(self._event.get("choice")), "?"))
         if name in NODES:
