@@ -241,7 +241,7 @@ def test_frames_have_only_what_is_new() -> None:
     assert third["nodes"] == []
     assert third["events"] == []
     shown = [event["text"] for event in first["events"]]
-    assert any("10.0.0.1:7420" in text for text in shown)
+    assert any("10.0.0.2:7420" in text for text in shown)
     assert {"time", "node", "serial", "kind", "text", "ref"} == first["events"][0].keys()
 
 

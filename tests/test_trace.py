@@ -77,7 +77,7 @@ def test_events_become_spans_with_senders() -> None:
         assert sender.node == receive.fields["source"]
         assert abs(sender.begin - receive.begin) < 0.01
     assert [span.failure for span in receives] == [None, None, "the connection was closed", None]
-    root = next(span for span in found if span.kind == "fold" and span.fields["position"] is None)
+    root = next(span for span in found if span.kind == "fold" and span.fields["position"] == 0)
     assert sorted(one.node for one in root.senders) == cluster.ids[1:3]
     assert next(span for span in found if span.kind == "reduce").end - START == pytest.approx(4.4)
 
