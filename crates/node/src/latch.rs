@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 // Relative, because the model checker compiles this file with primitives of its own: see
-// `crate::models`.
+// `crate::tests::models`.
 use super::sync::{AtomicU32, Ordering, sleep_while, wake_sleeping};
 
 /// A latch that opens once.

@@ -35,13 +35,9 @@ mod frame;
 #[cfg(any(test, feature = "fuzz"))]
 pub mod fuzzed;
 mod latch;
-#[cfg(test)]
-mod latch_tests;
 mod limited;
 mod link;
 mod local;
-#[cfg(test)]
-mod models;
 pub mod mutants;
 mod network;
 mod node;
@@ -49,11 +45,11 @@ mod observe;
 mod repeats;
 mod sealing;
 mod shared_epoll;
-#[cfg(test)]
-mod shared_epoll_tests;
 mod shell;
 mod store;
 mod sync;
+#[cfg(test)]
+mod tests;
 mod transfer;
 mod trim;
 

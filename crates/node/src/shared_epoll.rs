@@ -13,7 +13,7 @@ use std::{
 };
 
 // Relative, because the model checker compiles this file with primitives of its own: see
-// `crate::models`.
+// `crate::tests::models`.
 use super::{
     event_set::EventSet,
     sync::{AtomicBool, Mutex, Ordering, set_here, this_here, yield_now},

@@ -1,4 +1,4 @@
-//! Locks, waits for changes by other tasks, and the primitives that `crate::models` replaces for
+//! Locks, waits for changes by other tasks, and the primitives that `crate::tests::models` replaces for
 //! the model checker.
 
 use std::{

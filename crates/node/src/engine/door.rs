@@ -4,7 +4,7 @@
 use std::sync::TryLockError;
 
 // Relative, because the model checker compiles this file with primitives of its own: see
-// `crate::models`.
+// `crate::tests::models`.
 use super::sync::{Mutex, lock};
 
 pub(crate) struct Door<S, Q> {

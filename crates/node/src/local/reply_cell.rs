@@ -5,7 +5,7 @@
 use std::{mem, sync::Arc, time::Duration};
 
 // Relative, because the model checker compiles this file with primitives of its own: see
-// `crate::models`.
+// `crate::tests::models`.
 use super::{
     latch::Latch,
     shared_epoll::{SharedEpoll, Waited},

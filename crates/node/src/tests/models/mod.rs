@@ -12,14 +12,14 @@
 mod event_set;
 mod sync;
 
-#[path = "../latch.rs"]
+#[path = "../../latch.rs"]
 mod latch;
-#[path = "../shared_epoll.rs"]
+#[path = "../../shared_epoll.rs"]
 mod shared_epoll;
 
-#[path = "../engine/door.rs"]
+#[path = "../../engine/door.rs"]
 mod door;
-#[path = "../local/reply_cell.rs"]
+#[path = "../../local/reply_cell.rs"]
 mod reply_cell;
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
