@@ -109,11 +109,9 @@ pub(crate) fn copies_max() -> u64 {
     (descriptors() / 8).clamp(1, COPIES_MAX)
 }
 
-/// The error when no place is free.
-pub(crate) fn no_place(whose: &str, QuotaExceeded { own, taken, most }: QuotaExceeded) -> String {
-    format!(
-        "this node has {taken} of at most {most} attachments, {own} of them from {whose}; no \
-         process or grant may use more than it leaves free for others: close clients, or raise \
-         ulimit -n of the node (which allows up to {ATTACHED_MAX})"
-    )
+/// The error when no place is free for another process.
+pub(crate) fn no_place(excess: QuotaExceeded) -> String {
+    let remedy =
+        format!("close clients, or raise ulimit -n of the node (which allows {ATTACHED_MAX})");
+    excess.explain("ATTACHED_MAX", "attachments", &remedy)
 }

@@ -48,28 +48,20 @@ pub(super) struct Places {
 }
 
 impl OverLimit {
-    /// A process or grant that has `own` of the `taken` places or bytes.
-    pub(super) fn of(
-        limit: &'static str,
-        what: &str,
-        QuotaExceeded { own, taken, most }: QuotaExceeded,
-    ) -> Self {
-        let said = format!(
-            "the {what} of all processes of this host are {taken} of at most {most} at their node \
-             ({limit}), {own} of them of this process or its grant, which may use only as many as \
-             it leaves free for others: wait for some calls to finish, or cancel them"
-        );
-        Self { limit, error: CallError::InvalidArgument(said) }
+    /// A request that would take more places than its process or grant may have.
+    pub(super) fn of(limit: &'static str, what: &str, excess: QuotaExceeded) -> Self {
+        let remedy = "wait for some calls to finish, or cancel them";
+        let error = CallError::InvalidArgument(excess.explain(limit, what, remedy));
+        Self { limit, error }
     }
 
     /// A request, or what it begins, whose bytes exceed the share.
     pub(super) fn of_bytes(excess: QuotaExceeded) -> Self {
         let what = "bytes of open requests and unfinished reduces, reservations, slots, and leases";
-        let mut over = Self::of("REQUEST_BYTES_TOTAL_MAX", what, excess);
-        if let CallError::InvalidArgument(said) = &mut over.error {
-            said.push_str(", put what is reserved, or release leases");
-        }
-        over
+        let remedy = "wait for some calls to finish, or cancel them, put what is reserved, or \
+                      release leases";
+        let limit = "REQUEST_BYTES_TOTAL_MAX";
+        Self { limit, error: CallError::InvalidArgument(excess.explain(limit, what, remedy)) }
     }
 }
 

@@ -84,6 +84,18 @@ pub(super) struct QuotaExceeded {
     pub(super) most: u64,
 }
 
+impl QuotaExceeded {
+    /// The error for the party: of what it has too much, under which limit, and the remedy.
+    pub(super) fn explain(self, limit: &str, what: &str, remedy: &str) -> String {
+        let Self { own, taken, most } = self;
+        format!(
+            "this node has {taken} of at most {most} {what} ({limit}), {own} of them of this \
+             process or its grant, which may have only as many as it leaves free for others: \
+             {remedy}"
+        )
+    }
+}
+
 impl Quota {
     pub(super) fn new(most: u64) -> Self {
         let (state, freed, shrunk) = (Mutex::default(), Notify::new(), Notify::new());

@@ -54,14 +54,9 @@ impl Unread {
                 );
                 ("UNREAD_BYTES_MAX", said)
             }
-            Self::OfAll(QuotaExceeded { own, taken, most }) => {
-                let said = format!(
-                    "all processes of this host left {taken} of at most {most} bytes of replies \
-                     unread (UNREAD_BYTES_TOTAL_MAX), {own} of them this process or its grant, \
-                     which may leave only as many as remain for others: read replies while you \
-                     send requests"
-                );
-                ("UNREAD_BYTES_TOTAL_MAX", said)
+            Self::OfAll(excess) => {
+                let (limit, what) = ("UNREAD_BYTES_TOTAL_MAX", "bytes of unread replies");
+                (limit, excess.explain(limit, what, "read replies while you send requests"))
             }
         }
     }

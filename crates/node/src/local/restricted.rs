@@ -24,7 +24,7 @@ use hoplite_shm::{Lent, Slot};
 use super::{
     programs::Programs,
     protocol::{COPY, Region},
-    quota::{Quota, QuotaExceeded, QuotaHolder, QuotaPermit},
+    quota::{Quota, QuotaHolder, QuotaPermit},
     reply_writer::Descriptor,
 };
 use crate::{capability, network::proofs::Token, sync::lock};
@@ -180,19 +180,17 @@ impl Restricted {
         slot: &Slot,
     ) -> Result<(Region, Arc<PrivateCopy>), CopyError> {
         let len = slot.len();
-        let take = |shares: &Quota, amount, limit, what| {
-            shares.take(takers, amount).map_err(|QuotaExceeded { own, taken, most }| {
-                let detail = format!(
-                    "this process has a capability, so it reads copies of objects: {taken} of \
-                     {most} {what} are in use, {own} of them by processes of its grant, which may \
-                     use only as many as they leave free for others: drop views of objects, or \
-                     raise ulimit -n or the capacity of the node"
-                );
+        let limit = "COPIES_MAX";
+        let take = |shares: &Quota, amount, what: &str| {
+            shares.take(takers, amount).map_err(|excess| {
+                let remedy = "drop views of objects, which a process with a capability reads as \
+                              copies, or raise ulimit -n or the capacity of the node";
+                let detail = excess.explain(limit, what, remedy);
                 CopyError { limit: Some(limit), detail }
             })
         };
-        let room = take(&self.programs.copy_bytes, len, "COPIES_MAX", "bytes of copies")?;
-        let number = take(&self.programs.copies, 1, "COPIES_MAX", "copies")?;
+        let room = take(&self.programs.copy_bytes, len, "bytes of copies")?;
+        let number = take(&self.programs.copies, 1, "copies")?;
         let failed = |why: &dyn std::fmt::Display| CopyError {
             limit: None,
             detail: format!("copying the object failed: {why}"),

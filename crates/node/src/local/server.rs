@@ -130,7 +130,7 @@ impl AttachPermits {
                 () = closed_by_peer(stream) => {}
             }
         }
-        Err(limits::no_place("this process", excess))
+        Err(limits::no_place(excess))
     }
 }
 

@@ -19,7 +19,7 @@ use super::{
     open_requests::{self, OpenRequests, OverLimit, Places},
     programs::{Attachment, Programs},
     protocol::{FRAME_BYTES_MAX, FromNode, LOCAL_VERSION, ToNode, frame},
-    quota::{Quota, QuotaExceeded, QuotaHolder, QuotaPermit},
+    quota::{Quota, QuotaHolder, QuotaPermit},
     reply_writer::{Descriptor, ReplyWriter},
     request_reader::{RequestReader, process_number},
     restricted::{PrivateCopy, Restricted},
@@ -221,7 +221,7 @@ impl Session {
         };
         if let Err(excess) = permit.also(restricted.tenant()) {
             self.limit_reached("ATTACHED_MAX");
-            let said = limits::no_place("clients of its grant", excess);
+            let said = limits::no_place(excess);
             return Some(FromNode::Refused { said });
         }
         lock(&self.asked).also(restricted.tenant());
@@ -378,12 +378,8 @@ impl Session {
         let takers = if self.restricted.get().is_some() { self.takers() } else { Vec::new() };
         let share = self.programs.holds.take(&takers, 1).map_err(|excess| {
             self.limit_reached("FORK_PINS_MAX");
-            let QuotaExceeded { own, taken, most } = excess;
-            io::Error::other(format!(
-                "{taken} of at most {most} forks with views exist, {own} of them from this \
-                 process; no process may have more than it leaves free for others: end some forks, \
-                 or raise ulimit -n of the node"
-            ))
+            let remedy = "end some forks, or raise ulimit -n of the node";
+            io::Error::other(excess.explain("FORK_PINS_MAX", "forks with views", remedy))
         })?;
         let lifeline = self.programs.hold(self.client, (share, self.copies()))?;
         self.send(FromNode::Lifeline, Some(Arc::new(lifeline)));

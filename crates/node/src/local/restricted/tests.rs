@@ -193,7 +193,7 @@ fn copies_of_one_grant_are_limited() {
         let get = raw.ask(Request::Get { id: name("team-a/more") });
         let (reply, memory) = raw.answer(get);
         let Err(CallError::NoMemory { detail, .. }) = reply else { panic!("{reply:?}") };
-        assert!(detail.contains("8 of 16 copies") && memory.is_none(), "{detail}");
+        assert!(detail.contains("8 of at most 16 copies") && memory.is_none(), "{detail}");
     }
     release(&mut raw, reading[0].0);
     read(&mut raw, "team-a/more");
