@@ -7,10 +7,11 @@
 //! information about the bytes, so it is masked as QUIC masks packet numbers (RFC 9001 5.4). Knows
 //! frames, not sockets.
 
-use hmac::{Hmac, KeyInit, Mac};
 use hoplite_proto::wire::{HEADER_BYTES, Header, SIGNED_BYTES, WireError};
-use ring::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, Tag, UnboundKey, quic};
-use sha2::Sha256;
+use ring::{
+    aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, Tag, UnboundKey, quic},
+    hmac,
+};
 
 use crate::frame;
 
@@ -161,17 +162,20 @@ impl Direction {
 /// Derives a secret for one purpose: HMAC-SHA256, like the expansion of HKDF (RFC 5869) of one
 /// block.
 pub(crate) fn derive(secret: &Secret, purpose: &[&[u8]]) -> Secret {
-    let mut mac = hmac(secret, &[b"hoplite "]);
-    purpose.iter().for_each(|part| mac.update(part));
-    mac.finalize().into_bytes().into()
+    hmac(secret, &[&b"hoplite "[..], &purpose.concat()].concat())
 }
 
-/// HMAC-SHA256 (RFC 2104) of consecutive parts.
-pub(crate) fn hmac(key: &[u8], parts: &[&[u8]]) -> Hmac<Sha256> {
-    let mut mac = Hmac::<Sha256>::new_from_slice(key)
-        .unwrap_or_else(|_| unreachable!("HMAC accepts keys of any length"));
-    parts.iter().for_each(|part| mac.update(part));
-    mac
+/// HMAC-SHA256 (RFC 2104) of a message.
+pub(crate) fn hmac(key: &[u8], message: &[u8]) -> Secret {
+    let tag = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, key), message);
+    let mut bytes = Secret::default();
+    bytes.copy_from_slice(tag.as_ref());
+    bytes
+}
+
+/// Whether a tag is the HMAC-SHA256 of a message, compared in constant time.
+pub(crate) fn is_hmac(key: &[u8], message: &[u8], tag: &Secret) -> bool {
+    hmac::verify(&hmac::Key::new(hmac::HMAC_SHA256, key), message, tag).is_ok()
 }
 
 #[cfg(test)]

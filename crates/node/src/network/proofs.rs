@@ -6,15 +6,13 @@
 
 use std::{collections::HashSet, io, sync::Arc};
 
-use hmac::{Hmac, Mac};
 use hoplite_proto::{
     id::NodeId,
     wire::{MacBytes, Role},
 };
-use sha2::Sha256;
 
 use super::certificates::PeerCertificate;
-use crate::sealing::{Open, Seal, Secret, derive, hmac};
+use crate::sealing::{Open, Seal, Secret, derive, hmac, is_hmac};
 
 /// A secret that all nodes of a cluster share.
 #[derive(Clone)]
@@ -75,7 +73,7 @@ pub(super) struct ProofContext<'a> {
 }
 
 impl ProofContext<'_> {
-    fn mac(&self, token: &Token, side: Side) -> Hmac<Sha256> {
+    fn message(&self, side: Side) -> Vec<u8> {
         let parts: [&[u8]; 7] = [
             b"hoplite token ",
             side.name(),
@@ -85,18 +83,17 @@ impl ProofContext<'_> {
             &[self.role as u8],
             self.cluster.as_bytes(),
         ];
-        hmac(token.0.as_bytes(), &parts)
+        parts.concat()
     }
 
     /// Proves that this node, on its `side`, has a token.
     pub(super) fn prove(&self, token: &Token, side: Side) -> MacBytes {
-        self.mac(token, side).finalize().into_bytes().into()
+        hmac(token.0.as_bytes(), &self.message(side))
     }
 
     /// Whether the peer, on its `side`, has proved that it has a token.
     pub(super) fn is_proof(&self, token: &Token, side: Side, proof: &MacBytes) -> bool {
-        // The library compares in constant time.
-        self.mac(token, side).verify_slice(proof).is_ok()
+        is_hmac(token.0.as_bytes(), &self.message(side), proof)
     }
 }
 
@@ -128,18 +125,20 @@ impl SharedSecret {
         (Seal::new(key(side)), Open::new(key(side.other())))
     }
 
-    fn mac(&self, side: Side, nonce: &[u8; 16]) -> Hmac<Sha256> {
-        hmac(&self.secret, &[b"hoplite pass ", side.name(), nonce])
-    }
-
     /// Proves that this node, on its `side`, has the session secret.
     pub(super) fn prove(&self, side: Side, nonce: &[u8; 16]) -> MacBytes {
-        self.mac(side, nonce).finalize().into_bytes().into()
+        hmac(&self.secret, &pass(side, nonce))
     }
 
     pub(super) fn is_proof(&self, side: Side, nonce: &[u8; 16], proof: &MacBytes) -> bool {
-        self.mac(side, nonce).verify_slice(proof).is_ok()
+        is_hmac(&self.secret, &pass(side, nonce), proof)
     }
+}
+
+/// What the proof of a session covers.
+fn pass(side: Side, nonce: &[u8; 16]) -> Vec<u8> {
+    let parts: [&[u8]; 3] = [b"hoplite pass ", side.name(), nonce];
+    parts.concat()
 }
 
 impl std::fmt::Debug for SharedSecret {

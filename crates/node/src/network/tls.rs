@@ -9,7 +9,7 @@
 
 use std::{io, sync::Arc, time::Duration};
 
-use hoplite_proto::{id::NodeId, wire::START_BYTES};
+use hoplite_proto::{id::NodeId, meta::Digest, wire::START_BYTES};
 use rustls::{
     AlertDescription, ClientConfig, DigitallySignedStruct, DistinguishedName, ServerConfig,
     SignatureScheme,
@@ -32,7 +32,6 @@ use rustls::{
     sign::{CertifiedKey, SingleCertAndKey},
     version::TLS13,
 };
-use sha2::{Digest, Sha256};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -44,7 +43,7 @@ use super::{
     certificates::{PeerCertificate, Trust},
     proofs::nonce,
 };
-use crate::{error::LinkError, sealing::Secret};
+use crate::{digest::digest, error::LinkError, sealing::Secret};
 
 /// The random number of one start of a node.
 pub(crate) type Start = [u8; START_BYTES as usize];
@@ -296,9 +295,7 @@ async fn let_it_read(mut stream: TcpStream) {
 
 /// The id of the node with a key: the first 8 bytes of the SHA-256 of the key and the start number.
 fn id_of(public: &[u8], start: Option<&Start>) -> NodeId {
-    let mut hash = Sha256::new_with_prefix(public);
-    hash.update(start.map_or(&[][..], |start| start));
-    let hash: [u8; 32] = hash.finalize().into();
+    let Digest(hash) = digest(&[public, start.map_or(&[][..], |start| start)]);
     NodeId(u64::from_le_bytes(hash[..8].try_into().unwrap_or_default()))
 }
 
