@@ -14,7 +14,7 @@ use ring::digest::{Context, SHA256};
 
 use crate::{
     backing::Backing,
-    engine::{supervisor::Supervisor, task::Task},
+    engine::tasks::{Supervisor, Task},
     store::StoredCopy,
 };
 

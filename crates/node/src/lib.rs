@@ -57,7 +57,7 @@ pub use self::{
     config::{CertificateFiles, NodeConfig, SpillConfig},
     counters::CounterValues,
     digest::digest,
-    engine::task::Task,
+    engine::tasks::Task,
     error::Error,
     latch::Latch,
     local::{

@@ -24,12 +24,14 @@ use tracing::{info, warn};
 
 use self::port::{advertised, bind, checked, listen_at};
 use crate::{
-    config::{NodeConfig, default_capacity, excess},
+    config::{LINK_ASSUMED, NodeConfig, default_capacity, excess},
     counters::Counters,
     disk::{Disk, file::SpillFile, folder::Folder},
     engine::{
-        event_loop::EventLoop, event_sender::EventSender, requests::Requests,
-        supervisor::Supervisor, task::Task,
+        event_loop::EventLoop,
+        event_sender::EventSender,
+        requests::Requests,
+        tasks::{Supervisor, Task},
     },
     error::Error,
     limited::Limited,
@@ -158,7 +160,7 @@ impl Node {
 
     /// Makes a task of the node panic when it next runs: test only.
     #[cfg(feature = "mutants")]
-    pub fn inject_panic(&self, task: crate::engine::task::Task) {
+    pub fn inject_panic(&self, task: crate::engine::tasks::Task) {
         self.engine.shell.network.tasks.inject_panic(task);
     }
 
@@ -382,7 +384,7 @@ fn assemble(
     let Member { id: node, address, .. } = identity.member;
     info!(%node, %address, cluster = identity.cluster, capacity, "node started");
     let detection_ns = u64::try_from(config.detection.as_nanos()).ok();
-    let settings = Config { detection_ns, ..Config::new(capacity, config.link) };
+    let settings = Config { detection_ns, ..Config::new(capacity, LINK_ASSUMED) };
     let mut machine = Machine::new(identity.member, settings);
     let mut kept = Vec::new();
     let spilling = files.map(|(folder, left)| {
@@ -413,7 +415,7 @@ fn assemble(
             traffic: Traffic::default(),
             survey,
             events: events.clone(),
-            link: Arc::new(LinkMeter::new(events.clone(), settings.link)),
+            link: Arc::new(LinkMeter::new(events.clone(), LINK_ASSUMED)),
             tasks: tasks.clone(),
         });
         let store = Arc::new(Store::new(settings.capacity));

@@ -20,7 +20,7 @@ use tracing::{debug, info, warn};
 
 use crate::{
     disk::Disk,
-    engine::{event_loop::Execute, task::Task},
+    engine::{event_loop::Execute, tasks::Task},
     folding::worker::{self, Folding},
     limited::LimitKey,
     local::{describe, programs::Programs},

@@ -6,7 +6,7 @@ use hoplite_shm::{Arena, trim_heap};
 use tokio::time::sleep;
 
 use crate::{
-    engine::{supervisor::Supervisor, task::Task},
+    engine::tasks::{Supervisor, Task},
     transfer::streams::Streams,
 };
 

@@ -31,7 +31,10 @@ use self::{file::SpillFile, folder::Folder};
 use crate::{
     backing::{self, Backing},
     counters::Counters,
-    engine::{event_sender::EventSender, supervisor::Supervisor, task::Task},
+    engine::{
+        event_sender::EventSender,
+        tasks::{Supervisor, Task},
+    },
     repeats::log_once,
     store::StoredCopy,
     sync::lock,

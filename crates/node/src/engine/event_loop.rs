@@ -24,8 +24,7 @@ use super::{
     door::{Door, Passed},
     event_queue::EventQueue,
     event_sender::{EventSender, HandleEvent, QueuedEvent},
-    supervisor::Supervisor,
-    task::Task,
+    tasks::{Supervisor, Task},
 };
 use crate::sync::lock;
 

@@ -8,7 +8,6 @@ mod event_queue;
 pub(crate) mod event_sender;
 mod fair_queue;
 pub(crate) mod requests;
-pub(crate) mod supervisor;
-pub(crate) mod task;
+pub(crate) mod tasks;
 
 use crate::sync;

@@ -14,7 +14,7 @@ use hoplite_proto::{
 };
 use tokio::runtime::Handle;
 
-use super::{event_sender::EventSender, supervisor::Supervisor};
+use super::{event_sender::EventSender, tasks::Supervisor};
 use crate::{digest, sync::lock};
 
 /// Receives the reply to a request, on any thread, without blocking.

@@ -9,7 +9,7 @@ use hoplite_shm::Ready;
 use crate::{
     backing::Backing,
     disk::file::{SpillFile, SpillReader},
-    engine::task::Task,
+    engine::tasks::Task,
     store::StoredCopy,
     transfer::shared::Transfers,
 };

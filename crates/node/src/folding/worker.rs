@@ -29,7 +29,7 @@ use crate::{
     backing::Backing,
     counters::Counter,
     disk::Disk,
-    engine::task::Task,
+    engine::tasks::Task,
     mutants::{self, Mutant},
     store::StoredCopy,
     sync::lock,

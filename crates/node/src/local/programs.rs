@@ -19,7 +19,7 @@ use tokio::{io::AsyncReadExt, net::unix::pipe};
 
 use super::{limits, quota::Quota, retired_extents::RetiredExtents};
 use crate::{
-    engine::{event_sender::EventSender, requests::Requests, task::Task},
+    engine::{event_sender::EventSender, requests::Requests, tasks::Task},
     network::shared::Network,
     store::Store,
     sync::lock,

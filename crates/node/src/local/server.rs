@@ -29,7 +29,7 @@ use super::{
     session::Session,
     socket::{self, ListeningSocket},
 };
-use crate::{engine::task::Task, fork_safe, limited::LimitKey, repeats::log_once};
+use crate::{engine::tasks::Task, fork_safe, limited::LimitKey, repeats::log_once};
 
 /// Interval between checks that the socket's file still exists.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -161,12 +161,19 @@ async fn admit(programs: Arc<Programs>, stream: UnixStream, permits: AttachPermi
 
 /// Completes when the peer has closed the connection or its sending half, and leaves what it has
 /// sent unread.
+#[allow(deprecated)] // As of `ended`.
 async fn closed_by_peer(stream: &UnixStream) {
     // The runtime registers a descriptor once: this is another one of the same socket.
     if let Ok(watched) = rustix::io::fcntl_dupfd_cloexec(stream, 0) {
         fork_safe::note(&watched);
-        if hung_up(watched).await {
-            return;
+        if let Ok(watched) = AsyncFd::with_interest(watched, Interest::READABLE) {
+            while let Ok(mut guard) = watched.readable().await {
+                if guard.ready().is_read_closed() {
+                    return;
+                }
+                // Unread data.
+                guard.clear_ready();
+            }
         }
     }
     // Without a descriptor the wait ends by its timeout.
@@ -237,31 +244,10 @@ fn is_unknown(error: &io::Error) -> bool {
 }
 
 /// Completes when a process ends, or at once if that can't be waited for.
-async fn ended(process: OwnedFd) {
-    ready(process, Interest::READABLE).await;
-}
-
-/// Waits for a state of a descriptor. Returns false, at once, if that is not possible.
 #[allow(deprecated)] // What is to take its place is unsafe code, and needless for an `OwnedFd`.
-async fn ready(descriptor: OwnedFd, interest: Interest) -> bool {
-    match AsyncFd::with_interest(descriptor, interest) {
-        Ok(watched) => watched.ready(interest).await.is_ok(),
-        Err(_) => false,
-    }
-}
-
-/// Waits until the peer of a socket sends nothing more. Returns false, at once, if that can't be
-/// waited for.
-#[allow(deprecated)] // As of `ready`.
-async fn hung_up(descriptor: OwnedFd) -> bool {
-    let Ok(watched) = AsyncFd::with_interest(descriptor, Interest::READABLE) else { return false };
-    loop {
-        match watched.readable().await {
-            Ok(guard) if guard.ready().is_read_closed() => return true,
-            // Unread data.
-            Ok(mut guard) => guard.clear_ready(),
-            Err(_) => return false,
-        }
+async fn ended(process: OwnedFd) {
+    if let Ok(watched) = AsyncFd::with_interest(process, Interest::READABLE) {
+        let _ = watched.readable().await;
     }
 }
 

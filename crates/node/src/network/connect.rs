@@ -19,7 +19,7 @@ use tokio::time::sleep;
 use tracing::{debug, error, info};
 
 use super::{handshake, outbox::Outbox, relay, shared::Network};
-use crate::{channel::Channel, engine::task::Task, error::LinkError, repeats::log_once};
+use crate::{channel::Channel, engine::tasks::Task, error::LinkError, repeats::log_once};
 
 /// Starts the task that connects to a member.
 pub(crate) fn add(network: &Arc<Network>, member: Member) {

@@ -30,8 +30,7 @@ use crate::{
     digest,
     engine::{
         event_sender::{EventSender, Source},
-        supervisor::Supervisor,
-        task::Task,
+        tasks::{Supervisor, Task},
     },
     error::LinkError,
     repeats::log_once,

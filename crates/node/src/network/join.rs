@@ -23,7 +23,7 @@ use super::{
     shared::Network,
 };
 use crate::{
-    engine::task::Task,
+    engine::tasks::Task,
     error::{Error, LinkError},
     repeats::log_once,
 };

@@ -24,7 +24,7 @@ use super::{
     shared::Network,
 };
 use crate::{
-    channel::Channel, engine::task::Task, error::LinkError, fork_safe, limited::LimitKey,
+    channel::Channel, engine::tasks::Task, error::LinkError, fork_safe, limited::LimitKey,
     repeats::log_once,
 };
 

@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep};
 use tracing::{error, info};
 
 use super::{certificates::Trust, shared::Network};
-use crate::engine::task::Task;
+use crate::engine::tasks::Task;
 
 /// Interval between reads of the list, of at most a few megabytes. docs/security.md guarantees 5 s
 /// for the whole reaction.

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     counters::Counters,
-    engine::{event_sender::EventSender, supervisor::Supervisor},
+    engine::{event_sender::EventSender, tasks::Supervisor},
     limited::Limited,
     link::LinkMeter,
     sync::lock,

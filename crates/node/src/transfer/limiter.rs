@@ -15,7 +15,7 @@ use hoplite_proto::{
 use tokio::{sync::oneshot, time};
 
 use crate::{
-    engine::{supervisor::Supervisor, task::Task},
+    engine::tasks::{Supervisor, Task},
     sync::lock,
 };
 

@@ -32,7 +32,7 @@ use super::{
 use crate::{
     backing::{Backing, Claim},
     digest::digest_of,
-    engine::task::Task,
+    engine::tasks::Task,
     error::LinkError,
     frame,
     repeats::log_once,

@@ -38,7 +38,7 @@ use super::{
 };
 use crate::{
     backing::Backing,
-    engine::task::Task,
+    engine::tasks::Task,
     error::LinkError,
     mutants,
     network::{certificates::PeerCertificate, connection_limit::ConnectionPermit, peers::IDLE_MAX},

@@ -16,7 +16,7 @@ use tokio::{sync::oneshot, task::AbortHandle};
 use super::{limiter::Limiter, streams::Streams, tcp::Tcp};
 use crate::{
     counters::Counters,
-    engine::{event_sender::EventSender, supervisor::Supervisor},
+    engine::{event_sender::EventSender, tasks::Supervisor},
     error::LinkError,
     link::LinkMeter,
     network::shared::Network,

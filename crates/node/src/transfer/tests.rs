@@ -21,11 +21,11 @@ use super::shared::Transfers;
 use crate::{
     backing::Backing,
     channel::{self, Channel},
-    config::NodeConfig,
+    config::{LINK_ASSUMED, NodeConfig},
     counters::Counters,
     engine::{
         event_sender::{EventSender, HandleEvent, QueuedEvent},
-        supervisor::Supervisor,
+        tasks::Supervisor,
     },
     limited::Limited,
     link::LinkMeter,
@@ -98,7 +98,7 @@ impl Scene {
             traffic: Traffic::default(),
             survey,
             events: events.clone(),
-            link: Arc::new(LinkMeter::new(events, NodeConfig::default().link)),
+            link: Arc::new(LinkMeter::new(events, LINK_ASSUMED)),
             tasks,
         };
         let peer = Member { id: PEER, ..member };

@@ -11,7 +11,7 @@ use hoplite_proto::{
 use super::Session;
 use crate::{
     backing::Backing,
-    engine::task::Task,
+    engine::tasks::Task,
     local::{
         limits,
         protocol::{FromNode, Region},
