@@ -144,7 +144,6 @@ impl NodeOptions {
             surveys: true,
             place: rack.map(kinds::place).transpose()?,
             detection: detection.checked(kinds::checked_detection)?.value.unwrap_or(base.detection),
-            link: base.link,
         };
         Ok((config, socket))
     }

@@ -47,8 +47,6 @@ pub struct NodeConfig {
     /// Time after which an unresponsive or partitioned member is declared dead. An ended process is
     /// detected at once.
     pub detection: Duration,
-    /// Latency and bandwidth assumed until transfers have measured them.
-    pub link: Link,
 }
 
 /// Settings of spilling to disk.
@@ -94,14 +92,13 @@ impl Default for NodeConfig {
             place: None,
             surveys: false,
             detection: DETECTION,
-            link: LINK_ASSUMED,
         }
     }
 }
 
-/// 10 Gbit/s with 50 us one way, as in the cloud machines of the papers. Only the first transfers
-/// use it.
-const LINK_ASSUMED: Link = Link { latency_ns: 50_000, bytes_per_second: 1_250_000_000 };
+/// The link until transfers have measured it: 10 Gbit/s with 50 us one way, as in the cloud machines
+/// of the papers.
+pub(crate) const LINK_ASSUMED: Link = Link { latency_ns: 50_000, bytes_per_second: 1_250_000_000 };
 
 /// Longer than a busy host delays a process, and than replugging a cable takes.
 const DETECTION: Duration = Duration::from_secs(3);

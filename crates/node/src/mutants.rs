@@ -1,6 +1,6 @@
 //! Mutants: deliberate bugs, to verify that tests with real bytes detect them. Test only.
 //!
-//! Without the feature `injected-bugs`, [`is_active`] is constant false, so the compiler removes
+//! Without the feature `mutants`, [`is_active`] is constant false, so the compiler removes
 //! the mutants. With it, one mutant at a time can be activated, for all nodes of the process.
 
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};

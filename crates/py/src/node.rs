@@ -55,7 +55,6 @@ impl Options {
             place: arguments::place(py, self.place)?,
             surveys: self.surveys,
             detection: arguments::timeout(py, Some(self.detection_timeout))?.unwrap_or_default(),
-            ..NodeConfig::default()
         })
     }
 }

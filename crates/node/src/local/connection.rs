@@ -120,8 +120,10 @@ impl Connection {
     /// closed clients, whose views live on.
     pub(crate) fn pin_for_fork() -> Vec<OwnedFd> {
         let all: Vec<Arc<Self>> = lock(&ALL).iter().filter_map(Weak::upgrade).collect();
-        let reading =
-            all.iter().filter(|connection| !connection.is_forked() && connection.reads() > 0);
+        let is_reading = |connection: &&Arc<Self>| {
+            !connection.is_forked() && connection.reads.load(Ordering::Relaxed) > 0
+        };
+        let reading = all.iter().filter(is_reading);
         let held = reading.filter_map(|connection| {
             let lifeline = connection.hold();
             lifeline
@@ -163,19 +165,6 @@ impl Connection {
     /// Whether this process is a forked child of the process that opened the connection.
     pub(crate) fn is_forked(&self) -> bool {
         self.process != process_id()
-    }
-
-    /// Number of views of this client that pin memory at its node.
-    pub(crate) fn reads(&self) -> usize {
-        self.reads.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn read_began(&self) {
-        self.reads.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(crate) fn read_ended(&self) {
-        self.reads.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// Pins everything that is read now, while any process has the returned descriptor: before a
@@ -370,7 +359,7 @@ impl SlotGuard {
             Reply::Growing { .. } if slot.is_none() => return None,
             Reply::Growing { .. } => OnDrop::StopFollowing(request),
             Reply::Got { .. } => {
-                connection.read_began();
+                connection.reads.fetch_add(1, Ordering::Relaxed);
                 // The node has seen the seal; the header is the writer's.
                 if let Some(slot) = &slot {
                     slot.record_complete();
@@ -393,7 +382,7 @@ impl Drop for SlotGuard {
             return;
         }
         if matches!(self.at_end, OnDrop::Release) {
-            self.connection.read_ended();
+            self.connection.reads.fetch_sub(1, Ordering::Relaxed);
         }
         let instance = self.instance;
         // Unmap before notifying the node, which may reuse the memory at once.

@@ -308,17 +308,11 @@ impl Peers {
 
     /// Certificates of peers in sessions of both directions.
     pub(crate) fn certificates(&self) -> Vec<(NodeId, Arc<PeerCertificate>)> {
-        let outgoing_sessions = lock(&self.outgoing_sessions);
-        let called = outgoing_sessions.iter().map(|(node, session)| (*node, session.shown.clone()));
-        let mut all: Vec<_> = called.collect();
-        drop(outgoing_sessions);
-        let incoming_sessions = lock(&self.incoming_sessions);
-        all.extend(
-            incoming_sessions
-                .iter()
-                .map(|(node, admitted)| (*node, admitted.session.shown.clone())),
-        );
-        all.into_iter().filter_map(|(node, shown)| Some((node, shown?))).collect()
+        let outgoing = lock(&self.outgoing_sessions).clone();
+        let incoming = lock(&self.incoming_sessions);
+        let incoming = incoming.iter().map(|(node, admitted)| (node, &admitted.session));
+        let all = outgoing.iter().chain(incoming);
+        all.filter_map(|(node, session)| Some((*node, session.shown.clone()?))).collect()
     }
 
     /// Stores a payload connection as idle after a complete transfer.

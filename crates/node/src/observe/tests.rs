@@ -23,7 +23,7 @@ use super::{
     recorder::Recorder,
     report::{self, Parts},
 };
-use crate::config::NodeConfig;
+use crate::config::LINK_ASSUMED;
 
 const ME: NodeId = NodeId(1);
 const OTHER: NodeId = NodeId(2);
@@ -52,7 +52,7 @@ struct Scene {
 impl Scene {
     fn new() -> Self {
         let member = Member { id: ME, address: ([127, 0, 0, 1], 7420).into(), place: None };
-        let machine = Machine::new(member, Config::new(1 << 30, NodeConfig::default().link));
+        let machine = Machine::new(member, Config::new(1 << 30, LINK_ASSUMED));
         Self { machine, recorder: Recorder::default(), now: Instant(0), requests: 0 }
     }
 

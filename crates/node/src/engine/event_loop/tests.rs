@@ -22,7 +22,7 @@ use tokio::runtime::Handle;
 
 use super::*;
 use crate::{
-    config::NodeConfig,
+    config::LINK_ASSUMED,
     engine::{door::Queue, event_sender::Source},
 };
 
@@ -89,7 +89,7 @@ impl Scene {
     fn new() -> Self {
         let address = ([127, 0, 0, 1], 7420).into();
         let member = Member { id: NodeId(1), address, place: None };
-        let machine = Machine::new(member, Config::new(1 << 30, NodeConfig::default().link));
+        let machine = Machine::new(member, Config::new(1 << 30, LINK_ASSUMED));
         let (sender, answers) = mpsc::channel();
         let engine = EventLoop::new(machine, Supervisor::new(Handle::current()), |_| Orders {
             done: Mutex::default(),
