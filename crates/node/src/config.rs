@@ -96,8 +96,8 @@ impl Default for NodeConfig {
     }
 }
 
-/// The link until transfers have measured it: 10 Gbit/s with 50 us one way, as in the cloud machines
-/// of the papers.
+/// The link until transfers have measured it: 10 Gbit/s with 50 us one way, as in the cloud
+/// machines of the papers.
 pub(crate) const LINK_ASSUMED: Link = Link { latency_ns: 50_000, bytes_per_second: 1_250_000_000 };
 
 /// Longer than a busy host delays a process, and than replugging a cable takes.

@@ -1,5 +1,5 @@
-//! Locks, waits for changes by other tasks, and the primitives that `crate::tests::models` replaces for
-//! the model checker.
+//! Locks, waits for changes by other tasks, and the primitives that `crate::tests::models` replaces
+//! for the model checker.
 
 use std::{
     cell::Cell,

@@ -213,9 +213,9 @@ impl Connection {
         }
     }
 
-    /// Sends a request; `callback` gets the reply with its memory. `timed` is the timeout, and since
-    /// when it runs. `may_wait` if this thread would block for the reply anyway. Returns the number
-    /// of the request.
+    /// Sends a request; `callback` gets the reply with its memory. `timed` is the timeout, and
+    /// since when it runs. `may_wait` if this thread would block for the reply anyway. Returns the
+    /// number of the request.
     pub(crate) fn ask(
         &self,
         body: Request,

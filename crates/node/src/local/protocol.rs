@@ -68,8 +68,8 @@ pub(crate) enum FromNode {
     Down { said: String },
     /// Refusal instead of `Welcome`: the capability is rejected or missing, with the reason.
     NotAllowed { said: String },
-    /// Reply to `PinForFork`, with the write end of a pipe as descriptor: the parent closes it and the
-    /// child keeps it.
+    /// Reply to `PinForFork`, with the write end of a pipe as descriptor: the parent closes it and
+    /// the child keeps it.
     Lifeline,
 }
 

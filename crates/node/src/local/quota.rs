@@ -85,7 +85,7 @@ pub(super) struct QuotaExceeded {
 }
 
 impl QuotaExceeded {
-    /// The error for the party: of what it has too much, under which limit, and the remedy.
+    /// The error for the party, with the limit and the remedy.
     pub(super) fn explain(self, limit: &str, what: &str, remedy: &str) -> String {
         let Self { own, taken, most } = self;
         format!(

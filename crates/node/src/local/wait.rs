@@ -182,8 +182,8 @@ impl WaitQuery {
     }
 }
 
-/// Sends a request; `finish` converts the reply and its memory to the caller's result. `may_wait` if
-/// this thread may block.
+/// Sends a request; `finish` converts the reply and its memory to the caller's result. `may_wait`
+/// if this thread may block.
 pub(super) fn send<T>(
     connection: &Arc<Connection>,
     may_wait: bool,

@@ -1,6 +1,6 @@
-//! Limits of connections: a member must not take the descriptors that all others need, and strangers
-//! that connect and send nothing not those of members, clients or memory. Does not know what
-//! connections carry.
+//! Limits of connections: a member must not take the descriptors that all others need, and
+//! strangers that connect and send nothing must not take those of members, clients or memory. Does
+//! not know what connections carry.
 
 use std::{
     collections::HashMap,
