@@ -275,7 +275,7 @@ impl Table {
                     self.copies.get(instance)?;
                 let why = match (state, pinned) {
                     (State::Filling(_), _) => "being put".into(),
-                    (State::Flowing(_), _) => "arriving".into(),
+                    (State::Arriving, _) => "arriving".into(),
                     (State::Folding, _) => "being reduced".into(),
                     (State::Complete, _)
                         if matches!(residency, Residency::Pending | Residency::Restoring(_)) =>

@@ -13,11 +13,9 @@
 //! | [`copies`] | local copies: admission, memory, eviction, spilling to disk and back |
 //! | [`claims`] | ids and names that clients and reduces of this node hold until their objects are complete |
 //! | [`client_leases`] | leases that clients of this node have taken: of jobs, and of objects |
-//! | [`pulls`], [`readers`] | objects in transfer to this node; local readers and remote receivers |
-//! | [`fetches`] | transfers to this node by number |
-//! | [`range_reads`] | rows or bytes of objects that arrive for one client each |
+//! | [`incoming`], [`readers`] | everything that arrives on this node; local readers and remote receivers |
 //! | [`coordinator`] | reduces of clients of this node |
-//! | [`worker`], [`ring_results`] | folds on this node; results of ring reduces that grow here |
+//! | [`worker`] | folds on this node |
 //! | [`replicas`], [`replica_set`] | this node's pinned copies that other nodes replicate |
 //! | [`hosted_replicas`] | other nodes' pinned copies that are kept here |
 //! | [`leaving`] | work left before leaving |
@@ -28,21 +26,17 @@ pub(crate) mod claims;
 pub(crate) mod client_leases;
 pub(crate) mod coordinator;
 pub(crate) mod copies;
-pub(crate) mod fetches;
 pub(crate) mod hosted_replicas;
+pub(crate) mod incoming;
 pub(crate) mod leaving;
 pub(crate) mod membership;
 pub(crate) mod membership_change;
-pub(crate) mod pull_state;
-pub(crate) mod pulls;
 pub(crate) mod questions;
-pub(crate) mod range_reads;
 pub(crate) mod readers;
 pub(crate) mod replica_set;
 pub(crate) mod replicas;
 pub(crate) mod reply_timeouts;
 pub(crate) mod requests;
-pub(crate) mod ring_results;
 pub(crate) mod walk;
 pub(crate) mod worker;
 pub(crate) mod world;

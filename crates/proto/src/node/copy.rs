@@ -8,7 +8,10 @@ use alloc::string::String;
 use super::Node;
 use crate::{
     id::{Instance, NodeId, ObjectId},
-    machines::copies::{CopyEvent, PendingCopy},
+    machines::{
+        copies::{CopyEvent, PendingCopy},
+        incoming::Arrival,
+    },
     message::{Announce, Message, Progress},
     table::State,
 };
@@ -47,17 +50,18 @@ impl Node {
             // A large object needs memory before it claims its name.
             State::Filling(_) if copy.inline.is_none() => {}
             State::Filling(_) => self.claim_name(instance),
-            State::Flowing(_) if self.range_reads.has_copy(instance) => {}
-            // Its pull has ended since.
-            State::Flowing(_) if self.pulls.located(&copy.id) != Some(instance) => {
-                self.doom(instance);
-            }
-            State::Flowing(_) => {
-                self.reveal(instance);
-                if has_waited {
-                    self.announce(instance);
+            State::Arriving => match self.incoming.copy(instance) {
+                // Its pull has ended since.
+                None => self.doom(instance),
+                // No other client reads it.
+                Some(arrival) if arrival.range().is_some() => {}
+                Some(_) => {
+                    self.reveal(instance);
+                    if has_waited {
+                        self.announce(instance);
+                    }
                 }
-            }
+            },
             State::Complete => self.small_result_in_room(instance),
             State::Folding => {}
         }
@@ -66,10 +70,7 @@ impl Node {
     pub(super) fn slot_ready(&mut self, instance: Instance) {
         match self.copies.slot_ready(instance, &mut self.world) {
             Some(State::Filling(_)) => self.claim_name(instance),
-            Some(State::Flowing(_)) if self.range_reads.has_copy(instance) => {
-                self.range_in_memory(instance);
-            }
-            Some(State::Flowing(source)) => self.pull_in_memory(instance, source),
+            Some(State::Arriving) => self.in_memory(instance),
             Some(State::Folding) => self.result_in_memory(instance),
             Some(State::Complete) => {
                 // Its readers follow it while it is read.
@@ -86,10 +87,10 @@ impl Node {
         let Some((id, state, error)) = failed else { return };
         match state {
             State::Filling(_) => self.fail_put(instance, error),
-            State::Flowing(_) if self.range_reads.has_copy(instance) => {
-                self.fail_range_of(instance, error);
-            }
-            State::Flowing(_) => self.pull_failed(&id, &error),
+            State::Arriving => match self.incoming.copy(instance).and_then(Arrival::range) {
+                Some(range) => self.reply_range(range.request, Err(error)),
+                None => self.pull_failed(&id, &error),
+            },
             State::Folding => self.fail_reduce_of(&id, &error),
             State::Complete => self.unspill_without_memory(&id, instance, &error),
         }
@@ -107,8 +108,13 @@ impl Node {
     /// Takes a copy out of use. A client that fills it may continue. Readers of any other partial
     /// copy are notified that the rest will not arrive.
     pub(super) fn doom(&mut self, instance: Instance) {
-        self.parts_doomed(instance);
-        self.stop_fetches(instance);
+        if self.copies.get(instance).is_some()
+            && let Some(arrival) = self.incoming.of_copy(instance)
+        {
+            self.stop_fetches(arrival);
+            self.parts_doomed(instance);
+            self.incoming.release_copy(arrival);
+        }
         self.hosted_replicas.forget(instance);
         self.replicas.end(instance, &mut self.requests, &mut self.world);
         let id = self.copies.get(instance).map(|copy| copy.id.clone());
@@ -129,22 +135,30 @@ impl Node {
         self.copies.remove_reader(instance, &mut self.world);
     }
 
-    /// The announcement of a copy.
+    /// The announcement of a copy, also of one that arrives and waits for capacity: as a holder
+    /// without a source, this node still receives its deletion.
     pub(super) fn announcement(&self, instance: Instance) -> Option<Announce> {
-        let copy = self.copies.get(instance).filter(|copy| !copy.doomed)?;
-        // Only the coordinator announces a result that is produced in parts, until it is complete.
-        if matches!(copy.state, State::Flowing(_)) && self.ring_results.contains(instance) {
-            return None;
-        }
-        let source = match copy.state {
-            State::Flowing(source) => source,
-            State::Filling(_) | State::Folding | State::Complete => None,
+        let arrival = self.incoming.copy(instance);
+        let Some(copy) = self.copies.get(instance) else {
+            let pending =
+                self.copies.pending(instance).filter(|_| arrival.is_some_and(Arrival::is_whole))?;
+            let (id, meta) = (pending.id.clone(), pending.meta.clone());
+            let lifetime = pending.terms.as_ref().map(|terms| terms.to_lifetime(self.world.now()));
+            let (progress, claim, pinned) = (Progress::Partial { source: None }, false, false);
+            return Some(Announce { id, instance, meta, pinned, progress, claim, lifetime });
         };
-        let progress = match &copy.inline {
-            Some(bytes) => Progress::Inline(bytes.clone()),
-            None if copy.is_complete() => Progress::Complete,
-            None if self.ring_results.contains(instance) => Progress::Parts,
-            None => Progress::Partial { source },
+        let progress = match (&copy.inline, copy.state) {
+            _ if copy.doomed => return None,
+            (Some(bytes), _) => Progress::Inline(bytes.clone()),
+            (None, State::Complete) => Progress::Complete,
+            // Nobody else reads a range. Only the coordinator announces a result that is produced
+            // in parts, until it is complete.
+            (None, State::Arriving) if arrival.is_some_and(|it| !it.is_whole()) => return None,
+            (None, State::Arriving) => {
+                Progress::Partial { source: arrival.and_then(Arrival::source) }
+            }
+            (None, _) if arrival.is_some_and(Arrival::is_parts) => Progress::Parts,
+            (None, _) => Progress::Partial { source: None },
         };
         let (id, meta, pinned) =
             (copy.id.clone(), copy.meta.clone(), copy.pinned && !copy.recovered);

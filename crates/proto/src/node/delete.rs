@@ -81,7 +81,7 @@ impl Node {
         error: Error,
     ) {
         let copy = self.copies.get(instance).filter(|copy| !copy.doomed);
-        if copy.is_some_and(|copy| !matches!(copy.state, State::Flowing(_))) {
+        if copy.is_some_and(|copy| copy.state != State::Arriving) {
             // For a while the owner received no announcements of this node.
             self.announce(instance);
         } else {
@@ -91,12 +91,9 @@ impl Node {
 
     /// An owner doubts that this copy exists. If it does, announce it to the present owners.
     pub(super) fn reannounce_if_held(&mut self, id: &ObjectId, instance: Instance) {
-        if self.copies.current(id) == Some(instance) {
+        let is_here = self.copies.current(id) == Some(instance);
+        if is_here || self.pull_without_capacity(id) == Some(instance) {
             self.announce(instance);
-        } else if self.pull_without_capacity(id) == Some(instance)
-            && let Some(announce) = self.pending_announcement(id)
-        {
-            self.world.send_owners(id, &Message::Announce(announce));
         }
     }
 
@@ -105,7 +102,7 @@ impl Node {
         // The backup owner, which got the request because the primary was late, may not have the
         // next put of the name yet.
         let is_first = self.world.members().owners(id).primary == from;
-        let is_located = self.pulls.contains(id) && !self.pulls.is_locating(id);
+        let is_located = self.incoming.object(id).is_some_and(|it| !it.is_locating());
         if is_first || !is_located {
             self.pull_failed(id, error);
         }

@@ -1,6 +1,10 @@
-//! Get: brings an object to this node.
+//! Get: a client's request for an object, until the client has it or a source of it is known.
 //!
-//! [`crate::machines::pulls`] tracks its transfer, [`crate::machines::readers`] the clients that
+//! ```text
+//!   get --> (here) give                                                   [`super::receive`]
+//!       --> wait --> pull_if_wanted --> locate --> located --> capacity and memory --> in_memory
+//! ```
+//! [`crate::machines::incoming`] tracks the arrival, [`crate::machines::readers`] the clients that
 //! wait for it.
 
 use alloc::boxed::Box;
@@ -15,32 +19,72 @@ use crate::{
     limits::OWNER_TIMEOUT_NS,
     machines::{
         copies::PendingCopy,
-        pull_state::{PullPhase, PullTimeout},
+        incoming::{Arrival, ArrivalId, Phase},
+        requests::{RequestContext, RequestKind},
     },
-    message::{Announce, Message, Progress, RingOrder, Source},
+    message::{Message, Source},
     meta::Meta,
+    mutants::{self, Mutant},
     request::Reply,
     table::{Copy, State},
 };
 
+/// From the request to the search.
 impl Node {
-    /// Ends a pull, for example since the object was created on this node, and serves the receivers
-    /// that it kept waiting.
-    pub(super) fn end_pull(&mut self, id: &ObjectId) {
-        let Some(phase) = self.pulls.end(id) else { return };
-        match phase {
-            PullPhase::Locating { .. } | PullPhase::Backoff { .. } => {
-                self.world.send_owners(id, &Message::CancelLocate { id: id.clone() });
-            }
-            PullPhase::Receiving { instance, .. } => {
-                let complete = self.copies.get(instance).is_some_and(Copy::is_complete);
-                if !complete {
-                    self.stop_fetches(instance);
-                }
-            }
-            PullPhase::Located(instance) => self.copies.cancel(instance),
+    pub(super) fn get(
+        &mut self,
+        context: &RequestContext,
+        id: ObjectId,
+    ) -> Option<Result<Reply, Error>> {
+        let current = self.copies.current(&id);
+        let is_usable = |copy: &Copy| {
+            copy.is_readable() || mutants::is_active(Mutant::RepliesTooEarly) && copy.has_memory()
+        };
+        let complete = current.filter(|instance| self.copies.get(*instance).is_some_and(is_usable));
+        if let Some(instance) = complete {
+            return Some(self.give(context.client, instance));
         }
-        self.serve_parked(id);
+        self.requests.remember(context, RequestKind::Object(id.clone()), &self.world);
+        self.readers.wait(&id, context.request);
+        match current {
+            Some(instance) => self.restore(instance),
+            None => self.pull_if_wanted(&id),
+        }
+        None
+    }
+
+    /// A client wants to read an object before it is complete.
+    pub(super) fn follow(
+        &mut self,
+        context: &RequestContext,
+        id: ObjectId,
+    ) -> Option<Result<Reply, Error>> {
+        let current = self.copies.current(&id);
+        if let Some((instance, copy)) = current.and_then(|i| Some((i, self.copies.get(i)?))) {
+            if copy.is_readable() {
+                return Some(Ok(Reply::Done));
+            }
+            if copy.state == State::Filling(context.client) {
+                // It has the memory for writing, and must not have it for reading before the object
+                // is complete.
+                return Some(Ok(Reply::Done));
+            }
+            if copy.meta.digest.is_some() {
+                // The bytes may fail the digest check later.
+                return Some(Ok(Reply::Done));
+            }
+            if copy.has_memory() {
+                let meta = copy.meta.clone();
+                return Some(Ok(Reply::Growing { meta, instance }));
+            }
+        }
+        if !self.readers.are_waiting(&id) {
+            // The `Get` next to it already has its reply, inline or an error: nothing will arrive.
+            return Some(Ok(Reply::Done));
+        }
+        self.readers.follow(&id, context.request);
+        self.requests.remember(context, RequestKind::Follow(id), &self.world);
+        None
     }
 
     /// Begins to search for an object that is not arriving, if a client or an adoption waits for
@@ -48,64 +92,112 @@ impl Node {
     pub(super) fn pull_if_wanted(&mut self, id: &ObjectId) {
         let is_wanted = self.readers.are_waiting(id) || self.hosted_replicas.wants(id);
         let is_here = self.copies.current(id).is_some();
-        if is_wanted && !is_here && !self.pulls.contains(id) {
-            self.pulls.seek(id);
-            self.locate(id);
+        if is_wanted && !is_here && self.incoming.of_object(id).is_none() {
+            let arrival = self.incoming.begin_whole(id);
+            self.locate(arrival);
         }
     }
+}
 
-    /// Fetches the parts of a reduce result, whether or not a client waits for it.
-    pub(super) fn pull_parts(&mut self, order: &RingOrder) {
-        let (id, meta) = (order.id.clone(), order.meta.clone());
-        let state = State::Flowing(Some(order.source(self.world.me())));
-        self.pulls.seek_at(&id, order.instance);
-        self.want(order.instance, PendingCopy { id, meta, inline: None, state, terms: None });
-    }
-
-    /// Requests a source from the owner.
-    pub(super) fn locate(&mut self, id: &ObjectId) {
-        let owner = self.world.members().owners(id).primary;
-        let is_here = owner == self.world.me();
-        let backup_at = (!is_here).then(|| self.world.now() + OWNER_TIMEOUT_NS);
-        let Some((avoid, not_here)) = self.pulls.begin_locate(id, backup_at) else { return };
-        let receives = self.pulls.receives(self.world.now());
-        let seen = self.pulls.has_seen(id);
-        let locate = Message::Locate { id: id.clone(), avoid, not_here, receives, seen };
-        self.world.send(owner, locate);
-        if let Some(backup) = self.world.standby(id) {
-            self.locate_at(backup, id);
+/// The choice of a source.
+impl Node {
+    /// Requests a source from an owner.
+    pub(super) fn locate(&mut self, arrival: ArrivalId) {
+        let Some(it) = self.incoming.get(arrival) else { return };
+        if it.range().is_some() {
+            return self.locate_range(arrival);
+        }
+        let (id, copy, now) = (it.id.clone(), it.copy, self.world.now());
+        let owner = self.world.members().owners(&id).primary;
+        let until = (owner != self.world.me()).then(|| now + OWNER_TIMEOUT_NS);
+        let not_here = self.incoming.update(arrival, |it| it.locate(until, now)).flatten();
+        self.send_locate(owner, arrival, not_here.map(|(node, _)| node).zip(copy));
+        if let Some(backup) = self.world.standby(&id) {
+            self.locate_at(backup, arrival);
         }
     }
 
     /// Requests a source from the backup owner too, because the primary owner does not reply.
-    fn locate_at(&mut self, backup: NodeId, id: &ObjectId) {
-        self.pulls.backup_requested(id);
-        let (avoid, not_here) = (self.pulls.avoided(id), None);
-        let (receives, seen) = (self.pulls.receives(self.world.now()), self.pulls.has_seen(id));
-        let locate = Message::Locate { id: id.clone(), avoid, not_here, receives, seen };
-        self.world.send(backup, locate);
+    fn locate_at(&mut self, backup: NodeId, arrival: ArrivalId) {
+        self.incoming.update(arrival, Arrival::acknowledged);
+        self.send_locate(backup, arrival, None);
     }
 
-    /// The primary owner of these objects is unresponsive.
-    pub(super) fn locate_at_backups(&mut self, primary: NodeId) {
-        for id in self.pulls.locating() {
-            let owners = self.world.members().owners(&id);
-            if let Some(backup) = owners.backup.filter(|_| owners.primary == primary) {
-                self.locate_at(backup, &id);
+    pub(super) fn send_locate(
+        &mut self,
+        owner: NodeId,
+        arrival: ArrivalId,
+        not_here: Option<(NodeId, Instance)>,
+    ) {
+        let Some(it) = self.incoming.get(arrival) else { return };
+        let (id, seen, avoid) = (it.id.clone(), it.was_located, self.incoming.avoided(arrival));
+        let receives = self.incoming.receives(self.world.now());
+        self.world.send(owner, Message::Locate { id, avoid, not_here, receives, seen });
+    }
+
+    /// Requests a source from the owner that reported the object of a range, or from the other one
+    /// if that is unresponsive.
+    fn locate_range(&mut self, arrival: ArrivalId) {
+        let Some(it) = self.incoming.get(arrival) else { return };
+        let Some((range, id)) = it.range().map(|range| (*range, it.id.clone())) else { return };
+        let Some((at, owner)) = range.at.zip(range.owner) else { return };
+        let owner = match self.world.is_unresponsive(owner) {
+            true => self.world.other_owner(&id, owner).unwrap_or(owner),
+            false => owner,
+        };
+        let now = self.world.now();
+        let until = Some(now + OWNER_TIMEOUT_NS);
+        let not_here = self.incoming.update(arrival, |it| it.locate(until, now)).flatten();
+        let not_here = not_here.map(|(node, at)| (node, now.since(at)));
+        let (instance, bytes, request) = (at.of, at.size, range.request);
+        let avoid = self.incoming.avoided(arrival);
+        let locate = Message::LocateRange { id, instance, bytes, avoid, not_here, request };
+        self.world.send(owner, locate);
+    }
+
+    /// An owner is unresponsive: others get its requests.
+    pub(super) fn locate_elsewhere(&mut self, owner: NodeId) {
+        for arrival in self.incoming.locating() {
+            let Some(it) = self.incoming.get(arrival) else { continue };
+            if let Some(range) = it.range() {
+                if range.owner == Some(owner) {
+                    self.locate(arrival);
+                }
+                continue;
+            }
+            let owners = self.world.members().owners(&it.id);
+            if let Some(backup) = owners.backup.filter(|_| owners.primary == owner) {
+                self.locate_at(backup, arrival);
             }
         }
     }
 
-    /// Repeats the request to changed owners.
-    pub(super) fn locate_again(&mut self, id: &ObjectId) {
-        if self.pulls.is_locating(id) {
-            self.locate(id);
+    /// An arrival is due.
+    pub(super) fn expire_arrivals(&mut self) {
+        for arrival in self.incoming.due(self.world.now()) {
+            let Some(it) = self.incoming.get(arrival) else { continue };
+            match (&it.phase, it.range()) {
+                (Phase::Receiving { .. }, _) => self.report_stall(arrival),
+                (_, Some(range)) => {
+                    let (id, request) = (it.id.clone(), range.request);
+                    self.incoming.update(arrival, |it| it.phase = Phase::Watching);
+                    self.watch_range(request, id);
+                }
+                (Phase::Locating { .. }, None) => {
+                    match self.world.members().owners(&it.id).backup {
+                        Some(backup) => self.locate_at(backup, arrival),
+                        None => drop(self.incoming.update(arrival, Arrival::acknowledged)),
+                    }
+                }
+                (_, None) => self.locate(arrival),
+            }
         }
     }
 
     /// An owner has registered the request for a source.
     pub(super) fn pull_acknowledged(&mut self, from: NodeId, id: &ObjectId) {
-        if !self.pulls.acknowledged(id) {
+        let arrival = self.incoming.of_object(id);
+        if arrival.and_then(|it| self.incoming.update(it, Arrival::acknowledged)).is_none() {
             // Both owners got the request, and the first reply ended its purpose.
             self.world.send(from, Message::CancelLocate { id: id.clone() });
         }
@@ -120,7 +212,10 @@ impl Node {
         source: Source,
         terms: Option<Box<Terms>>,
     ) {
-        if !self.pulls.is_locating(&id) {
+        let is_locating = |it: &Arrival| it.is_locating();
+        let arrival = self.incoming.of_object(&id);
+        let Some(arrival) = arrival.filter(|it| self.incoming.get(*it).is_some_and(is_locating))
+        else {
             // The pull ended another way, or both owners got the request and this reply is the
             // second. The primary owner's reply holds. If this node followed both, whose views of
             // the broadcast tree differ, copies could grow from each other in a cycle.
@@ -132,22 +227,23 @@ impl Node {
                 self.announce(copy);
             }
             return self.announce_if_without_capacity(&id);
-        }
-        self.pulls.saw(&id);
+        };
+        self.incoming.update(arrival, |it| it.was_located = true);
         match source {
-            Source::Inline(bytes) => {
-                self.located_inline(from, &id, instance, meta, bytes, terms);
-            }
+            Source::Inline(bytes) => self.located_inline(from, &id, instance, meta, bytes, terms),
             // The owner has no other holder than this node: try again later.
-            Source::Holder { node, .. } if node == self.world.me() => {
-                self.pulls.pause(&id, self.world.now());
-            }
+            Source::Holder { node, .. } if node == self.world.me() => self.pause(arrival),
             Source::Holder { node, reason } => {
                 let note = LogEvent::SourceChosen { id: id.clone(), source: node, reason };
                 self.world.note(note);
-                self.located_at(&id, instance, meta, node, terms);
+                self.located_at(arrival, instance, meta, node, terms);
             }
         }
+    }
+
+    pub(super) fn pause(&mut self, arrival: ArrivalId) {
+        let now = self.world.now();
+        self.incoming.update(arrival, |it| it.pause(now));
     }
 
     /// Small objects are not cached where they are only read: their owner replies in one round
@@ -161,18 +257,11 @@ impl Node {
         bytes: Inline,
         terms: Option<Box<Terms>>,
     ) {
-        let part = self.copies.current(id);
-        if let Some(part) = part.filter(|part| {
-            self.copies.get(*part).is_some_and(|copy| matches!(copy.state, State::Flowing(_)))
-        }) {
-            // A part of an older, larger object with the same name.
-            self.withdraw(id, part);
-        }
-        if self.world.members().owners(id).primary == from {
-            // The owner keeps no request that would have to be canceled.
-            self.pulls.locate_at(id, instance);
-        }
-        self.end_pull(id);
+        // A part of an older, larger object with the same name.
+        self.withdraw_partial(id);
+        // The primary owner keeps no request that would have to be canceled.
+        let is_kept = self.world.members().owners(id).primary != from;
+        self.end_pull_at(id, is_kept);
         self.end_following(id);
         self.replica_received_inline(id, instance, &meta, &bytes, terms);
         for request in self.readers.take_waiting(id) {
@@ -187,16 +276,17 @@ impl Node {
 
     fn located_at(
         &mut self,
-        id: &ObjectId,
+        arrival: ArrivalId,
         instance: Instance,
         meta: Meta,
         source: NodeId,
         terms: Option<Box<Terms>>,
     ) {
+        let Some(id) = self.incoming.get(arrival).map(|it| it.id.clone()) else { return };
         if let Some(terms) = &terms {
             self.copies.add_terms(instance, terms);
         }
-        if let Some(before) = self.copies.current(id).filter(|before| *before != instance) {
+        if let Some(before) = self.copies.current(&id).filter(|before| *before != instance) {
             // Blocks of another instance are useless for this one.
             self.doom(before);
         }
@@ -210,78 +300,75 @@ impl Node {
                 self.announce(instance);
                 return self.completed(instance);
             }
-            self.copies.set_state(instance, State::Flowing(Some(source)));
-            return self.receive_from(id, instance, source);
+            self.incoming.admit(arrival, instance, Some(source));
+            return self.receive_from(arrival, source);
         }
         if !self.copies.table().could_hold(meta.size) {
             let error = self.copies.store_full(meta.size);
-            return self.pull_failed(id, &error);
+            return self.pull_failed(&id, &error);
         }
         if cannot_receive_into || self.copies.pending(instance).is_some() {
             // Try again later. Either a client still uses a dropped part of this instance, or the
             // owner has not received its deletion, or the instance that waits for capacity is
             // produced on this node.
-            return self.pulls.pause(id, self.world.now());
+            return self.pause(arrival);
         }
-        if self.pulls.locate_at(id, instance) {
-            let (state, inline) = (State::Flowing(Some(source)), None);
-            self.want(instance, PendingCopy { id: id.clone(), meta, inline, state, terms });
-            self.announce_if_without_capacity(id);
-        }
+        self.incoming.admit(arrival, instance, Some(source));
+        let (state, inline) = (State::Arriving, None);
+        self.want(instance, PendingCopy { id: id.clone(), meta, inline, state, terms });
+        self.announce_if_without_capacity(&id);
     }
 
     /// Announces that the object waits for capacity, so that owners send no receivers here:
     /// capacity may never become free.
     fn announce_if_without_capacity(&mut self, id: &ObjectId) {
-        if let Some(announce) = self.pending_announcement(id) {
-            self.world.send_owners(id, &Message::Announce(announce));
+        if let Some(instance) = self.pull_without_capacity(id) {
+            self.announce(instance);
             self.serve_parked(id);
             self.replica_lacks_capacity(id);
         }
     }
 
     /// Whether an object has capacity here, so that received blocks may be read.
-    pub(super) fn pull_is_arriving(&self, id: &ObjectId) -> bool {
+    fn pull_is_arriving(&self, id: &ObjectId) -> bool {
         let has_room = |instance: Instance| self.copies.get(instance).is_some();
-        self.pulls.is_receiving(id) || self.pulls.located(id).is_some_and(has_room)
+        let arrival = self.incoming.object(id);
+        arrival.is_some_and(|it| it.is_receiving() || it.awaited().is_some_and(has_room))
     }
 
     /// The instance of an object that was located and waits for capacity here.
     pub(super) fn pull_without_capacity(&self, id: &ObjectId) -> Option<Instance> {
-        self.pulls.located(id).filter(|instance| self.copies.pending(*instance).is_some())
+        let awaited = self.incoming.object(id)?.awaited();
+        awaited.filter(|instance| self.copies.pending(*instance).is_some())
+    }
+}
+
+/// The end without the object.
+impl Node {
+    /// Ends a pull, for example since the object was created on this node, and serves the receivers
+    /// that it kept waiting.
+    pub(super) fn end_pull(&mut self, id: &ObjectId) {
+        self.end_pull_at(id, true);
     }
 
-    /// The announcement of an object that waits for capacity here. As a holder without a source,
-    /// this node still receives its deletion.
-    pub(super) fn pending_announcement(&self, id: &ObjectId) -> Option<Announce> {
-        let instance = self.pull_without_capacity(id)?;
-        let wanted = self.copies.pending(instance)?;
-        let (id, meta) = (id.clone(), wanted.meta.clone());
-        let (progress, claim, pinned) = (Progress::Partial { source: None }, false, false);
-        let lifetime = wanted.terms.as_ref().map(|terms| terms.to_lifetime(self.world.now()));
-        Some(Announce { id, instance, meta, pinned, progress, claim, lifetime })
-    }
-
-    /// Memory is allocated for an object that arrives from `source`, or from a source that is still
-    /// unknown.
-    pub(super) fn pull_in_memory(&mut self, instance: Instance, source: Option<NodeId>) {
-        let Some(id) = self.copies.id_of(instance).cloned() else { return };
-        if self.pulls.located(&id) != Some(instance) {
-            return;
+    /// The same, where `is_kept` means that owners keep a request for a source.
+    fn end_pull_at(&mut self, id: &ObjectId, is_kept: bool) {
+        let Some(arrival) = self.incoming.of_object(id) else { return };
+        self.stop_fetches(arrival);
+        let Some(ended) = self.incoming.end(arrival) else { return };
+        match (ended.phase, ended.copy) {
+            (Phase::Locating { .. } | Phase::Backoff { .. }, _) if is_kept => {
+                self.world.send_owners(id, &Message::CancelLocate { id: id.clone() });
+            }
+            (Phase::Admitting { .. }, Some(instance)) => self.copies.cancel(instance),
+            _ => {}
         }
-        match source {
-            Some(source) => self.receive_from(&id, instance, source),
-            None => self.seek_other(&id),
-        }
+        self.serve_parked(id);
     }
 
     /// Fails a pull: waiting clients get the error, and received blocks are dropped.
     pub(super) fn pull_failed(&mut self, id: &ObjectId, error: &Error) {
-        if let Some(instance) = self.copies.current(id)
-            && self.copies.get(instance).is_some_and(|copy| matches!(copy.state, State::Flowing(_)))
-        {
-            self.withdraw(id, instance);
-        }
+        self.withdraw_partial(id);
         self.end_pull(id);
         self.end_following(id);
         let error = self.with_file(id, error);
@@ -289,6 +376,15 @@ impl Node {
             self.requests.reply(request, Err(error.clone()), &mut self.world);
         }
         self.hosted_replicas.refuse(id, &mut self.world);
+    }
+
+    /// Drops the blocks of an object that have arrived, and withdraws the copy from the owners.
+    fn withdraw_partial(&mut self, id: &ObjectId) {
+        if let Some(instance) = self.copies.current(id)
+            && self.copies.get(instance).is_some_and(|copy| copy.state == State::Arriving)
+        {
+            self.withdraw(id, instance);
+        }
     }
 
     /// Removes one waiting reader. An arriving object continues to arrive; a search without readers
@@ -310,7 +406,8 @@ impl Node {
         let part = self.copies.current(id);
         let is_read =
             part.and_then(|part| self.copies.get(part)).is_some_and(|copy| copy.readers > 0);
-        if !self.pulls.contains(id) || is_arriving || is_wanted || has_parked || is_read {
+        let is_pulled = self.incoming.of_object(id).is_some();
+        if !is_pulled || is_arriving || is_wanted || has_parked || is_read {
             return;
         }
         if let Some(instance) = part {
@@ -319,19 +416,5 @@ impl Node {
             self.world.send_owners(id, &Message::CancelLocate { id: id.clone() });
         }
         self.end_pull(id);
-    }
-
-    pub(super) fn expire_pulls(&mut self) {
-        for id in self.pulls.due(self.world.now()) {
-            match self.pulls.overdue(&id) {
-                Some(PullTimeout::Reply) => match self.world.members().owners(&id).backup {
-                    Some(backup) => self.locate_at(backup, &id),
-                    None => self.pulls.backup_requested(&id),
-                },
-                Some(PullTimeout::Stalled) => self.report_stall(&id),
-                Some(PullTimeout::Backoff) => self.locate(&id),
-                None => {}
-            }
-        }
     }
 }

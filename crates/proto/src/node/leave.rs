@@ -102,9 +102,9 @@ impl Node {
     /// Leaves once nothing is left to do, or when its time is over. Called after each event, so
     /// that all messages of that event are sent first.
     pub(super) fn leave_when_empty(&mut self) {
-        let Self { leaving, replicas, copies, worker, ring_results, world, .. } = self;
+        let Self { leaving, replicas, copies, worker, incoming, world, .. } = self;
         let is_done = || {
-            let has_folded = worker.is_done() && ring_results.len() == 0;
+            let has_folded = worker.is_done() && incoming.counts().1 == 0;
             // What no member takes stays on disk for the next node.
             let is_written = !replicas.lack_takers() || !copies.is_writing();
             has_folded && replicas.len() == 0 && is_written

@@ -98,12 +98,9 @@ impl Node {
             // Lookups that it has registered elsewhere go to the backup owners too.
             self.world.probe_by_all(node);
         }
-        self.locate_at_backups(node);
+        self.locate_elsewhere(node);
         self.questions.walk();
         self.repeat_questions();
-        for request in self.range_reads.locating_at(node) {
-            self.locate_range(request);
-        }
     }
 
     pub(super) fn expire_members(&mut self) {
@@ -122,6 +119,6 @@ impl Node {
         }
         self.replicas.forget_node(node);
         self.leaving.drained(node);
-        self.pulls.forget_node(node);
+        self.incoming.forget_node(node);
     }
 }

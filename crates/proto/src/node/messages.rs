@@ -87,7 +87,7 @@ impl Node {
                 self.end_epoch(reduce, epoch, is_aborted);
             }
             Message::MarkSlow { times, bytes_per_second } => {
-                self.pulls.found_slow(times, bytes_per_second, self.world.now());
+                self.incoming.found_slow(times, bytes_per_second, self.world.now());
             }
             Message::FoldStalled { .. } if mutants::is_active(Mutant::IgnoresStalledChildren) => {}
             Message::FoldStalled { reduce, epoch, node } => {

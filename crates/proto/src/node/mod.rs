@@ -6,11 +6,11 @@
 //!
 //! [`route`], [`verbs`] and [`messages`] dispatch events, client requests and messages to machines;
 //! [`permit`] drops messages that are not valid. Work that involves several machines is a method of
-//! [`Node`], in one file for each step of an object: [`reserve`], [`put`], [`read`], [`receive`],
-//! [`get`], [`range`], [`rate`], [`serve`], [`copy`], [`spill`], [`replicate`], [`reduce`],
-//! [`fold`], [`result`], [`ring`] and [`delete`]. [`questions`] sends questions for all of them.
-//! [`timeout`] ends requests, [`status`] and [`running`] describe what goes on, [`membership`] and
-//! [`walk`] handle membership changes, and [`leave`] ends this node.
+//! [`Node`], in one file for each step of an object: [`reserve`], [`put`], [`get`], [`receive`],
+//! [`range`], [`serve`], [`copy`], [`spill`], [`replicate`], [`reduce`], [`fold`], [`result`],
+//! [`ring`] and [`delete`]. [`questions`] sends questions for all of them. [`timeout`] ends
+//! requests, [`status`] and [`running`] describe what goes on, [`membership`] and [`walk`] handle
+//! membership changes, and [`leave`] ends this node.
 
 mod copy;
 mod delete;
@@ -23,8 +23,6 @@ mod permit;
 mod put;
 mod questions;
 mod range;
-mod rate;
-mod read;
 mod receive;
 mod reduce;
 mod replicate;
@@ -54,10 +52,9 @@ use crate::{
     limits::{INLINE_SHARE, limit_name},
     machines::{
         claims::Claims, client_leases::ClientLeases, coordinator::Coordinator, copies::Copies,
-        fetches::Fetches, hosted_replicas::HostedReplicas, leaving::Leaving,
-        membership::Membership, pulls::Pulls, questions::Questions, range_reads::RangeReads,
-        readers::Readers, replicas::Replicas, requests::Requests, ring_results::RingResults,
-        walk::Walk, worker::Worker, world::World,
+        hosted_replicas::HostedReplicas, incoming::Incoming, leaving::Leaving,
+        membership::Membership, questions::Questions, readers::Readers, replicas::Replicas,
+        requests::Requests, walk::Walk, worker::Worker, world::World,
     },
     members::{Member, Members},
     table::Table,
@@ -76,13 +73,10 @@ pub struct Node {
     copies: Copies,
     claims: Claims,
     client_leases: ClientLeases,
-    fetches: Fetches,
-    pulls: Pulls,
-    range_reads: RangeReads,
+    incoming: Incoming,
     readers: Readers,
     coordinator: Coordinator,
     worker: Worker,
-    ring_results: RingResults,
     replicas: Replicas,
     hosted_replicas: HostedReplicas,
     leaving: Leaving,
@@ -102,13 +96,10 @@ impl Node {
             copies: Copies::new(config.capacity),
             claims: Claims::default(),
             client_leases: ClientLeases::default(),
-            fetches: Fetches::default(),
-            pulls: Pulls::default(),
-            range_reads: RangeReads::default(),
+            incoming: Incoming::default(),
             readers: Readers::default(),
             coordinator: Coordinator::default(),
             worker: Worker::default(),
-            ring_results: RingResults::default(),
             replicas: Replicas::default(),
             hosted_replicas: HostedReplicas::default(),
             leaving: Leaving::default(),
@@ -163,8 +154,7 @@ impl Node {
         let all = [
             self.world.deadline(),
             self.requests.deadline(),
-            self.pulls.deadline(),
-            self.range_reads.deadline(),
+            self.incoming.deadline(),
             self.copies.deadline(),
             self.walk.deadline(),
             self.questions.deadline(),

@@ -31,7 +31,7 @@ impl Node {
         self.copies.id_of(instance).is_some_and(|known| known != id)
             || self.world.is_unmade(instance)
             // No other node knows the copy of a range.
-            || self.range_reads.has_copy(instance)
+            || self.incoming.copy(instance).is_some_and(|it| it.range().is_some())
     }
 
     /// Whether a message answers a question about an object with an instance that the object can't
@@ -68,7 +68,8 @@ impl Node {
                 }
             }
             Message::RangeLocated { request, .. } => {
-                self.range_reads.get(*request).is_none_or(|read| owns(&read.id))
+                let arrival = self.incoming.of_request(*request);
+                arrival.and_then(|it| self.incoming.get(it)).is_none_or(|it| owns(&it.id))
             }
             Message::Answer { number, answer } => {
                 self.questions.accepts(from, *number, answer, &self.world)
@@ -87,6 +88,6 @@ impl Node {
             && self.pull_without_capacity(id) != Some(instance)
             && self.claims.put(instance).is_none()
             && !self.claims.is_reserved_by(id, instance)
-            && !self.ring_results.contains(instance)
+            && !self.incoming.is_parts(instance)
     }
 }

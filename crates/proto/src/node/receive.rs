@@ -1,165 +1,196 @@
-//! Receive: fetches the blocks of an object from one source after another until it is complete.
+//! Receive: the way of an object from its source into memory here, and to the clients that wait for
+//! it.
 //!
-//! [`super::get`] finds the first source; [`super::rate`] reports the rate. The shell compares
-//! digests.
+//! ```text
+//!   in_memory --> receive_from --> fetch_grew ... --> fetch_ended --> arrived --> completed --> give
+//!                      ^                |
+//!                      +-- locate <-- source_failed, copy_differs; redirected
+//! ```
+//! [`super::get`] finds the first source. The shell compares digests.
 
-use alloc::{format, vec::Vec};
+use alloc::format;
 
 use super::Node;
 use crate::{
     error::Error,
-    event::{Action, FetchOrder, LogEvent},
-    id::{FetchId, Instance, NodeId, ObjectId},
-    machines::{fetches::Fetch, pull_state::DigestMismatch},
-    message::{Announce, Message},
+    event::{Action, FetchOrder, LogEvent, RangeSource},
+    id::{ClientId, FetchId, Instance, NodeId, ObjectId},
+    machines::incoming::{Arrival, ArrivalId, DigestMismatch, Phase, Purpose},
+    message::Message,
     mutants::{self, Mutant},
+    rate::StallReport,
+    request::Reply,
     table::State,
 };
 
+/// Transfers.
 impl Node {
-    pub(super) fn receive_from(&mut self, id: &ObjectId, instance: Instance, source: NodeId) {
-        self.begin_to_receive(id, instance);
-        self.growing(instance);
-        if !self.pulls.contains(id) {
+    /// Memory is allocated for a copy that arrives.
+    pub(super) fn in_memory(&mut self, instance: Instance) {
+        let Some(arrival) = self.incoming.of_copy(instance) else { return };
+        let Some(it) = self.incoming.get(arrival) else { return };
+        match (&it.phase, it.range()) {
+            (Phase::Admitting { .. }, Some(_)) => self.locate(arrival),
+            (&Phase::Admitting { source: Some(source) }, None) => {
+                self.receive_from(arrival, source);
+                self.fold_on(instance);
+            }
+            // It had arrived with the wrong digest.
+            (Phase::Admitting { source: None }, None) => {
+                let id = it.id.clone();
+                self.pause(arrival);
+                self.end_if_unwanted(&id);
+                self.locate(arrival);
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn receive_from(&mut self, arrival: ArrivalId, source: NodeId) {
+        let Some(it) = self.incoming.get(arrival) else { return };
+        let Some((id, instance)) = it.copy.map(|instance| (it.id.clone(), instance)) else {
             return;
-        }
-        if self.ring_results.contains(instance) {
-            self.begin_parts(instance);
-        } else {
-            self.fetch(id, instance, source);
-        }
+        };
+        self.growing(instance);
+        self.fetch(arrival, source);
         // To both owners, since the backup owner may have assigned the source, or another owner
         // before a membership change.
         self.announce(instance);
-        self.serve_parked(id);
+        self.serve_parked(&id);
     }
 
-    pub(super) fn fetch(&mut self, id: &ObjectId, instance: Instance, source: NodeId) {
-        let copy = self.copies.get(instance);
-        let digest = copy.and_then(|copy| copy.meta.digest.as_deref().copied());
-        let order = self.fetch_order(id.clone(), instance, source);
-        self.world.act(Action::Fetch(FetchOrder { digest, ..order }));
+    /// Begins a transfer of what is missing.
+    pub(super) fn fetch(&mut self, arrival: ArrivalId, source: NodeId) {
+        let Some(it) = self.incoming.get(arrival) else { return };
+        let copy = it.copy.and_then(|instance| Some((instance, self.copies.get(instance)?)));
+        let Some((instance, copy)) = copy else { return };
+        let (id, size) = (it.id.clone(), copy.meta.size);
+        let (ranges, in_parts) = match &it.purpose {
+            Purpose::Parts(parts) => (Some(parts.order.rest(self.world.me())), true),
+            Purpose::Whole | Purpose::Range(_) => (None, false),
+        };
+        let range = it.range().and_then(|range| range.at);
+        let range = range.map(|at| RangeSource { of: at.of, start: at.start });
+        let digest = copy.meta.digest.as_deref().copied().filter(|_| it.is_whole());
+        let fetch = self.incoming.begin_fetch(arrival, source, size, self.world.now());
+        self.world.act(Action::Fetch(FetchOrder {
+            fetch,
+            id,
+            instance,
+            source,
+            ranges,
+            in_parts,
+            digest,
+            range,
+        }));
     }
 
-    /// Begins a transfer of what a copy lacks. The caller sends the order, perhaps for less.
-    pub(super) fn fetch_order(
-        &mut self,
-        id: ObjectId,
-        instance: Instance,
-        source: NodeId,
-    ) -> FetchOrder {
-        let fetch = self.fetches.begin(instance, source);
-        let (ranges, in_parts, digest, range) = (None, false, None, None);
-        FetchOrder { fetch, id, instance, source, ranges, in_parts, digest, range }
-    }
-
-    /// Stops all transfers into a copy.
-    pub(super) fn stop_fetches(&mut self, instance: Instance) {
-        for fetch in self.fetches.end_all(instance) {
+    /// Stops all transfers of an arrival.
+    pub(super) fn stop_fetches(&mut self, arrival: ArrivalId) {
+        for fetch in self.incoming.end_fetches(arrival) {
             self.world.act(Action::StopFetch { fetch });
+        }
+    }
+
+    /// More of a copy has arrived.
+    pub(super) fn fetch_grew(&mut self, fetch: FetchId, received: u64, missing: u64, shares: u16) {
+        let now = self.world.now();
+        if let Some(report) = self.incoming.grew(fetch, received, missing, shares, now) {
+            let owner = self.world.members().owners(&report.id).primary;
+            self.world.send(owner, Message::RateReport(report));
+        }
+    }
+
+    /// Nothing has arrived for a while.
+    pub(super) fn report_stall(&mut self, arrival: ArrivalId) {
+        let Some((report, due)) = self.incoming.stalled(arrival, self.world.now()) else { return };
+        let owners = self.world.members().owners(&report.id);
+        let owner = match due {
+            StallReport::ToPrimary => Some(owners.primary),
+            StallReport::ToBackup => owners.backup,
+        };
+        if let Some(owner) = owner {
+            self.world.send(owner, Message::RateReport(report));
         }
     }
 
     /// An owner assigned a new source: a receiver was inserted between this node and its source, or
     /// the new source is faster.
     pub(super) fn redirected(&mut self, id: &ObjectId, instance: Instance, source: NodeId) {
-        if self.keeps_source(id, instance, source) {
-            return;
-        }
-        let is_avoided = self.pulls.avoids(id, source) || source == self.world.me();
-        let awaits_room = self.pulls.located(id) == Some(instance);
-        if !is_avoided && awaits_room && self.copies.redirect(instance, source) {
-            return;
-        }
-        let is_arriving = !is_avoided && self.pull_is_arriving(id);
-        let Some(current) = self.copies.current(id) else { return };
-        if is_arriving
-            && current == instance
-            && !self.ring_results.contains(instance)
-            && let Some(copy) = self.copies.get(instance).filter(|copy| !copy.doomed)
-            && let State::Flowing(Some(before)) = copy.state
-            && before != source
-        {
-            self.copies.set_state(instance, State::Flowing(Some(source)));
-            self.world.note(LogEvent::SourceReplaced { id: id.clone(), before, source });
-            if self.pulls.is_receiving(id) {
-                self.begin_to_receive(id, instance);
-                self.stop_fetches(instance);
-                self.fetch(id, instance, source);
+        let is_it = |it: &&Arrival| it.is_whole() && it.copy == Some(instance);
+        let arrival = self.incoming.of_object(id);
+        let known = arrival.and_then(|it| Some((it, self.incoming.get(it).filter(is_it)?)));
+        if let Some((arrival, it)) = known {
+            let before = it.source();
+            let is_usable = !self.incoming.avoids(arrival, source) && source != self.world.me();
+            match it.phase {
+                // The owner has no better source.
+                Phase::Receiving { .. } if before == Some(source) => {
+                    self.incoming.update(arrival, Arrival::sender_confirmed);
+                    return;
+                }
+                Phase::Admitting { .. } if is_usable && self.copies.get(instance).is_none() => {
+                    return self.incoming.admit(arrival, instance, Some(source));
+                }
+                Phase::Admitting { .. } | Phase::Receiving { .. } if is_usable => {
+                    self.replace_source(arrival, before, source);
+                }
+                _ => {}
             }
         }
-        // The owner assumes that this node followed its request.
-        self.announce(current);
+        if let Some(current) = self.copies.current(id) {
+            // The owner assumes that this node followed its request.
+            self.announce(current);
+        }
     }
 
-    /// A transfer has delivered everything.
-    pub(super) fn fetch_ended(&mut self, fetch: FetchId) {
-        let Some(Fetch { instance, .. }) = self.fetches.end(fetch) else { return };
-        if self.range_reads.has_copy(instance) {
-            self.range_arrived(instance);
+    fn replace_source(&mut self, arrival: ArrivalId, before: Option<NodeId>, source: NodeId) {
+        let Some(before) = before.filter(|before| *before != source) else { return };
+        let Some(it) = self.incoming.get(arrival) else { return };
+        let (id, is_receiving) = (it.id.clone(), it.is_receiving());
+        self.world.note(LogEvent::SourceReplaced { id, before, source });
+        if is_receiving {
+            self.stop_fetches(arrival);
+            self.fetch(arrival, source);
         } else {
-            self.fetched(instance);
+            self.incoming
+                .update(arrival, |it| it.phase = Phase::Admitting { source: Some(source) });
         }
     }
+}
 
-    pub(super) fn fetched(&mut self, instance: Instance) {
-        if self.ring_received(instance) {
-            return;
-        }
-        let Some(copy) = self.copies.get(instance).filter(|copy| !copy.doomed) else { return };
-        if matches!(copy.state, State::Flowing(_)) {
-            self.copies.set_state(instance, State::Complete);
-            self.announce(instance);
-            self.completed(instance);
-        }
-    }
-
+/// Failures.
+impl Node {
     /// A member is gone: its transfers continue from other sources, even if its connections stay
     /// open for long.
     pub(super) fn reroute_pulls(&mut self, node: NodeId) {
-        // A copy without memory has not sent its request yet; it will, and fail then.
-        let is_fed = |instance: &Instance| {
-            let copy = self.copies.get(*instance).filter(|copy| !copy.doomed);
-            copy.is_some_and(|copy| copy.state == State::Flowing(Some(node)))
-                && !self.ring_results.contains(*instance)
-        };
-        let fed: Vec<Instance> = self.pulls.receiving().filter(is_fed).collect();
-        for instance in fed {
-            self.stop_fetches(instance);
-            self.source_failed(instance, node, false);
+        for fetch in self.incoming.fetches_from(node) {
+            self.world.act(Action::StopFetch { fetch });
+            self.fetch_failed(fetch, false);
         }
-        self.reroute_range_reads(node);
     }
 
+    /// A transfer failed: another source is requested, the first time at once.
     pub(super) fn fetch_failed(&mut self, fetch: FetchId, not_here: bool) {
-        let Some(Fetch { instance, source }) = self.fetches.end(fetch) else { return };
-        if self.range_reads.has_copy(instance) {
-            self.range_failed(instance, source, not_here);
-        } else {
-            self.source_failed(instance, source, not_here);
-        }
-    }
-
-    fn source_failed(&mut self, instance: Instance, source: NodeId, not_here: bool) {
-        if self.ring_results.contains(instance) {
+        let Some((arrival, source)) = self.incoming.end_fetch(fetch) else { return };
+        let Some(it) = self.incoming.get(arrival) else { return };
+        let Some((id, instance)) = it.copy.map(|instance| (it.id.clone(), instance)) else {
+            return;
+        };
+        let (is_whole, now) = (it.is_whole(), self.world.now());
+        if it.is_parts() {
             let detail = format!("a part did not arrive from node {source}");
             return self.parts_failed(instance, detail);
         }
-        let Some(copy) = self.copies.get(instance).filter(|copy| !copy.doomed) else { return };
-        if copy.state != State::Flowing(Some(source)) {
-            return;
-        }
-        let id = copy.id.clone();
-        self.copies.set_state(instance, State::Flowing(None));
         if mutants::is_active(Mutant::GivesUpAfterOneSource) {
             return;
         }
-        let not_here = not_here.then_some((source, instance));
-        let failed = self.pulls.failed(&id, source, not_here, self.world.now());
-        let Some(is_first) = failed else { return };
-        self.end_if_unwanted(&id);
-        if is_first {
-            self.locate(&id);
+        let failed = self.incoming.update(arrival, |it| it.failed(source, not_here, now));
+        if is_whole {
+            self.end_if_unwanted(&id);
+        }
+        if failed == Some(true) {
+            self.locate(arrival);
         }
         self.announce_to_backup(instance);
     }
@@ -168,17 +199,15 @@ impl Node {
     /// memory in the source. Readers and receivers keep the present memory, since a ready block
     /// never changes. The copy is fetched again into other memory.
     pub(super) fn copy_differs(&mut self, fetch: FetchId) {
-        let Some(Fetch { instance, source }) = self.fetches.end(fetch) else { return };
-        if mutants::is_active(Mutant::IgnoresDigests) {
-            return self.fetched(instance);
-        }
-        let Some(copy) = self.copies.get(instance).filter(|copy| !copy.doomed) else { return };
-        if copy.state != State::Flowing(Some(source)) {
+        let Some((arrival, source)) = self.incoming.end_fetch(fetch) else { return };
+        let Some(it) = self.incoming.get(arrival) else { return };
+        let Some((id, instance)) = it.copy.map(|instance| (it.id.clone(), instance)) else {
             return;
+        };
+        if mutants::is_active(Mutant::IgnoresDigests) {
+            return self.arrived(instance);
         }
-        let id = copy.id.clone();
-        self.copies.set_state(instance, State::Flowing(None));
-        let mismatch = self.pulls.mismatched(&id, source);
+        let mismatch = self.incoming.update(arrival, |it| it.mismatched(source));
         if mismatch != Some(DigestMismatch::Several) {
             self.block_corrupt(source);
         }
@@ -187,52 +216,145 @@ impl Node {
                 self.copies.replace_memory(instance, &mut self.world);
                 self.announce_to_backup(instance);
             }
-            Some(DigestMismatch::All) => self.pull_is_corrupt(&id),
+            Some(DigestMismatch::All) => self.pull_is_corrupt(arrival, &id),
             None => {}
         }
-    }
-
-    /// Other memory is allocated for a copy with a digest mismatch: request a source.
-    pub(super) fn seek_other(&mut self, id: &ObjectId) {
-        self.pulls.pause(id, self.world.now());
-        self.end_if_unwanted(id);
-        self.locate(id);
     }
 
     /// An inline object arrived that does not match its creator's digest. The other owner has the
     /// bytes too.
     pub(super) fn inline_differs(&mut self, id: &ObjectId, source: NodeId) {
         self.block_corrupt(source);
-        if !self.pulls.is_locating(id) {
+        let Some(arrival) = self.incoming.of_object(id) else { return };
+        let is_locating = self.incoming.get(arrival).is_some_and(Arrival::is_locating);
+        if !is_locating {
             return;
         }
-        if self.pulls.mismatched(id, source) != Some(DigestMismatch::One) {
-            return self.pull_is_corrupt(id);
+        let mismatch = self.incoming.update(arrival, |it| {
+            it.was_located = true;
+            it.mismatched(source)
+        });
+        if mismatch != Some(DigestMismatch::One) {
+            return self.pull_is_corrupt(arrival, id);
         }
         let owners = self.world.members().owners(id);
         let owner = owners.iter().find(|owner| *owner != source).unwrap_or(source);
-        let (avoid, receives) = (self.pulls.avoided(id), self.pulls.receives(self.world.now()));
-        let (id, not_here, seen) = (id.clone(), None, true);
-        self.world.send(owner, Message::Locate { id, avoid, not_here, receives, seen });
+        self.send_locate(owner, arrival, None);
     }
 
     /// The copies of all holders are corrupt.
-    fn pull_is_corrupt(&mut self, id: &ObjectId) {
-        let (id, senders) = (id.clone(), self.pulls.corrupt_senders(id));
-        self.pull_failed(&id.clone(), &Error::ObjectCorrupt { id, senders });
+    fn pull_is_corrupt(&mut self, arrival: ArrivalId, id: &ObjectId) {
+        let senders = self.incoming.get(arrival).map(Arrival::corrupt_senders).unwrap_or_default();
+        self.pull_failed(id, &Error::ObjectCorrupt { id: id.clone(), senders });
+    }
+
+    /// A block from a member did not match its checksum.
+    pub(super) fn block_corrupt(&mut self, source: NodeId) {
+        if self.world.members().contains(source)
+            && let Some(blocks) = self.incoming.block_corrupt(source)
+        {
+            self.world.note(LogEvent::SourceAvoided { node: source, blocks });
+        }
     }
 
     /// Announces to the backup owner that this copy has no source. The primary owner learns it from
     /// the next `Locate`.
-    pub(super) fn announce_to_backup(&mut self, instance: Instance) {
-        if let Some(announce) = self.announcement(instance) {
-            self.send_to_backup(announce);
+    fn announce_to_backup(&mut self, instance: Instance) {
+        if let Some(announce) = self.announcement(instance)
+            && let Some(backup) = self.world.members().owners(&announce.id).backup
+        {
+            self.world.send(backup, Message::Announce(announce));
+        }
+    }
+}
+
+/// The end of an arrival, and its readers.
+impl Node {
+    /// A transfer has delivered everything.
+    pub(super) fn fetch_ended(&mut self, fetch: FetchId) {
+        let Some((arrival, _)) = self.incoming.end_fetch(fetch) else { return };
+        let Some(it) = self.incoming.get(arrival).filter(|it| it.is_fetched()) else { return };
+        let Some(instance) = it.copy else { return };
+        match &it.purpose {
+            Purpose::Whole => self.arrived(instance),
+            Purpose::Range(_) => self.range_arrived(arrival),
+            Purpose::Parts(_) => self.parts_arrived(instance),
         }
     }
 
-    pub(super) fn send_to_backup(&mut self, announce: Announce) {
-        if let Some(second) = self.world.members().owners(&announce.id).backup {
-            self.world.send(second, Message::Announce(announce));
+    /// A copy has arrived.
+    pub(super) fn arrived(&mut self, instance: Instance) {
+        let copy = self.copies.get(instance).filter(|copy| !copy.doomed);
+        if copy.is_some_and(|copy| copy.state == State::Arriving) {
+            self.copies.set_state(instance, State::Complete);
+            self.announce(instance);
+            self.completed(instance);
+        }
+    }
+
+    /// A copy is complete: all waiting clients on this node get it.
+    pub(super) fn completed(&mut self, instance: Instance) {
+        let Some(copy) = self.copies.get(instance).filter(|copy| !copy.doomed) else { return };
+        let (id, is_readable) = (copy.id.clone(), copy.is_readable());
+        self.end_pull(&id);
+        if !is_readable {
+            return self.restore(instance);
+        }
+        self.end_following(&id);
+        for request in self.readers.take_waiting(&id) {
+            if let Some(client) = self.requests.client(request) {
+                let reply = self.give(client, instance);
+                self.requests.reply(request, reply, &mut self.world);
+            }
+        }
+        self.replica_received(&id, instance);
+    }
+
+    /// Gives a complete copy to a reader, and pins it while the client reads.
+    pub(super) fn give(&mut self, client: ClientId, instance: Instance) -> Result<Reply, Error> {
+        let Some(copy) = self.copies.get(instance) else {
+            return Err(Error::NodeDown(format!("instance {instance} vanished")));
+        };
+        let (id, meta, inline) = (copy.id.clone(), copy.meta.clone(), copy.inline.clone());
+        if inline.is_none() {
+            self.copies.add_reader(instance);
+            self.readers.begin(client, instance);
+        }
+        Ok(Reply::Got { id, meta, instance, inline, is_range: false })
+    }
+
+    /// Memory is allocated for an arriving copy.
+    pub(super) fn growing(&mut self, instance: Instance) {
+        let Some(copy) = self.copies.get(instance) else { return };
+        let (id, meta, state) = (copy.id.clone(), copy.meta.clone(), copy.state);
+        for request in self.readers.take_followers(&id) {
+            let client = self.requests.client(request);
+            let is_own = client.is_some_and(|client| state == State::Filling(client));
+            let must_not_follow = is_own || meta.digest.is_some();
+            let growing = Reply::Growing { meta: meta.clone(), instance };
+            self.requests.reply(
+                request,
+                Ok(if must_not_follow { Reply::Done } else { growing }),
+                &mut self.world,
+            );
+        }
+    }
+
+    /// Ends the following of an object; the reply to the client's `Get` contains the result.
+    pub(super) fn end_following(&mut self, id: &ObjectId) {
+        for request in self.readers.take_followers(id) {
+            self.requests.reply(request, Ok(Reply::Done), &mut self.world);
+        }
+    }
+
+    /// A client stopped reading. If it has copied the object and no other client reads it, the copy
+    /// is evicted first.
+    pub(super) fn release(&mut self, client: ClientId, instance: Instance, is_copied: bool) {
+        if self.readers.end(client, instance) {
+            if is_copied {
+                self.copies.pass_over(instance);
+            }
+            self.remove_reader(instance);
         }
     }
 }

@@ -161,7 +161,7 @@ impl Node {
     fn missing_with(&self, more: u64) -> Option<u64> {
         let is_for_another = |instance: Instance| {
             self.copies.pending(instance).is_some_and(|wanted| {
-                matches!(wanted.state, State::Flowing(_))
+                wanted.state == State::Arriving
                     && self.hosted_replicas.wants(&wanted.id)
                     && !self.readers.are_waiting(&wanted.id)
             })

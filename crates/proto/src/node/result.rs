@@ -74,7 +74,7 @@ impl Node {
         self.announce(instance);
         self.end_pull(&id);
         self.growing(instance);
-        let Some(order) = awaited.order else { return self.begin_parts(instance) };
+        let Some(order) = awaited.order else { return self.parts_in_memory(instance) };
         for input in self.worker.end_waiting(&order.key, self.world.now()) {
             self.copies.pin_reserved(input);
         }

@@ -68,7 +68,7 @@ impl Node {
             Event::LinkMeasured { link, has_bandwidth } => {
                 self.world.link_measured(link);
                 let usual = has_bandwidth.then_some(link.bytes_per_second);
-                self.pulls.set_usual_rate(usual);
+                self.incoming.set_usual_rate(usual);
                 self.directory.set_usual_rate(usual);
             }
             Event::Inspected { to, number, report } => {
@@ -86,8 +86,7 @@ impl Node {
         for (node, is_first) in self.world.expire() {
             self.member_unresponsive(node, is_first);
         }
-        self.expire_pulls();
-        self.expire_range_reads();
+        self.expire_arrivals();
         self.copies.expire(&mut self.world);
         self.questions.expire(&mut self.world);
         self.repeat_questions();

@@ -4,13 +4,15 @@ use super::Node;
 use crate::{
     event::Action,
     id::{Instance, ObjectId, ServeId},
+    machines::incoming::Arrival,
     mutants::{self, Mutant},
     table::State,
 };
 
 impl Node {
     pub(super) fn serve(&mut self, serve: ServeId, id: &ObjectId, instance: Instance) {
-        let is_here = self.copies.get(instance).is_some() && self.pulls.located(id).is_none();
+        let awaits_memory = self.incoming.object(id).is_some_and(|it| it.awaited().is_some());
+        let is_here = self.copies.get(instance).is_some() && !awaits_memory;
         // The owner may have assigned this node as a source before its reply to this node has
         // arrived, or before memory is allocated. A refusal would send the receiver to the original
         // source.
@@ -24,7 +26,7 @@ impl Node {
     /// Whether receivers wait here until there is something to send. They do not if the object
     /// waits for capacity, which may never become free.
     fn parks(&self, id: &ObjectId) -> bool {
-        self.pulls.contains(id) && self.pull_without_capacity(id).is_none()
+        self.incoming.of_object(id).is_some() && self.pull_without_capacity(id).is_none()
     }
 
     /// Serves or refuses the receivers that waited for an object.
@@ -40,7 +42,8 @@ impl Node {
 
     pub(super) fn serve_or_refuse(&mut self, serve: ServeId, instance: Instance) {
         // The copy of a range is for one client only.
-        let copy = self.copies.get(instance).filter(|_| !self.range_reads.has_copy(instance));
+        let range = self.incoming.copy(instance).and_then(Arrival::range);
+        let copy = self.copies.get(instance).filter(|_| range.is_none());
         match copy.filter(|copy| !copy.doomed && copy.inline.is_none()) {
             Some(copy) if copy.is_complete() && !copy.has_memory() => {
                 self.park_at_disk(serve, instance);

@@ -9,6 +9,7 @@ use super::Node;
 use crate::{
     error::Error,
     id::{ClientId, Instance, NodeId, ObjectId, RequestId},
+    machines::incoming::Arrival,
     members::Member,
     request::{Counts, ObjectRow, Reply, Status, StoreCounts, Waiting},
     swim::Suspicion,
@@ -21,12 +22,13 @@ pub(super) const NOT_PUT: &str = "no client has put it";
 impl Node {
     /// Everything in progress, as text; empty if the node is idle. For checkers.
     pub fn unfinished(&self) -> impl Iterator<Item = String> {
+        let (ranges, rings) = self.incoming.counts();
         let counts = [
             ("reduces", self.coordinator.len()),
             ("questions", self.questions.len()),
-            ("range reads", self.range_reads.len()),
+            ("range reads", ranges),
             ("results", self.coordinator.unfinished_results()),
-            ("folds", self.worker.len() + self.ring_results.len()),
+            ("folds", self.worker.len() + rings),
             ("adoptions", self.hosted_replicas.incoming()),
             ("replicated objects", self.replicas.len()),
             ("requests of other nodes", self.directory.questions(self.world.members())),
@@ -43,8 +45,8 @@ impl Node {
             .chain(counts)
             .filter(|(_, count)| *count > 0)
             .map(|(what, count)| format!("{count} {what}"));
-        let pulls = self.pulls.ids().into_iter();
-        pulls.map(|id| format!("a pull of {id}")).chain(counts)
+        let pulls = self.incoming.objects();
+        pulls.map(|(id, _)| format!("a pull of {id}")).chain(counts)
     }
 
     pub(super) fn explain(&self, id: &ObjectId) -> Reply {
@@ -75,7 +77,8 @@ impl Node {
 
     /// The instance of an object that is here, is arriving, or is being folded.
     fn coming(&self, id: &ObjectId) -> Option<Instance> {
-        let here = self.pulls.located(id).or_else(|| self.copies.current(id));
+        let awaited = self.incoming.object(id).and_then(Arrival::awaited);
+        let here = awaited.or_else(|| self.copies.current(id));
         here.or_else(|| self.coordinator.instance_of(id))
     }
 
@@ -95,8 +98,10 @@ impl Node {
         if let Some(copy) = self.copies.current(id).and_then(|instance| self.copies.get(instance)) {
             return match copy.state {
                 State::Filling(_) => "a client of this node is still writing it".to_string(),
-                State::Flowing(Some(source)) => format!("it is arriving from node {source}"),
-                State::Flowing(None) => "its source failed and no other is known yet".to_string(),
+                State::Arriving => match self.incoming.object(id).and_then(Arrival::source) {
+                    Some(source) => format!("it is arriving from node {source}"),
+                    None => "its source failed and no other is known yet".to_string(),
+                },
                 State::Folding => "a reduce is still folding it".to_string(),
                 State::Complete => match copy.residency {
                     Residency::Memory => "it is here".to_string(),
@@ -107,10 +112,11 @@ impl Node {
                 },
             };
         }
-        if let Some(state) = self.pulls.state(id, self.world.members()) {
+        let members = self.world.members();
+        if let Some(state) = self.incoming.object(id).and_then(|it| it.state(members)) {
             return state;
         }
-        let first = self.range_reads.request_for(id);
+        let first = self.incoming.range_of(id);
         first.map_or_else(|| NOT_PUT.to_string(), |request| self.range_state(request))
     }
 
@@ -127,7 +133,7 @@ impl Node {
             members: self.world.members().iter().map(|member| self.placed(member)).collect(),
             suspicions: self.membership.suspicions().collect(),
             failed: self.membership.failed(),
-            corrupt: self.pulls.corrupt(),
+            corrupt: self.incoming.corrupt(),
             counts: Counts {
                 objects: table.len() as u64,
                 owned: self.directory.len() as u64,

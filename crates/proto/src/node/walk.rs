@@ -10,6 +10,7 @@ use crate::{
     directory,
     id::{Instance, NodeId, ObjectId},
     machines::{
+        incoming::Arrival,
         membership_change::MembershipChange,
         walk::{Stage, Walk},
     },
@@ -81,7 +82,7 @@ impl Node {
                 Stage::Jobs(Some(job))
             }
             Stage::Pulls(after) => {
-                let id = self.pulls.next_after(after.as_ref())?;
+                let id = self.incoming.next_object(after.as_ref())?;
                 self.resend_pull(&id, change);
                 Stage::Pulls(Some(id))
             }
@@ -116,11 +117,16 @@ impl Node {
         if let Some(instance) = self.copies.current(id) {
             self.reannounce_copy(instance, change);
         }
-        if let Some(announce) = self.pending_announcement(id) {
+        if let Some(announce) =
+            self.pull_without_capacity(id).and_then(|instance| self.announcement(instance))
+        {
             self.announce_to(&change.new_owners(id, &self.world), &announce);
         }
-        if change.new_owner(id, &self.world).is_some() {
-            self.locate_again(id);
+        if change.new_owner(id, &self.world).is_some()
+            && let Some(arrival) = self.incoming.of_object(id)
+            && self.incoming.get(arrival).is_some_and(Arrival::is_locating)
+        {
+            self.locate(arrival);
         }
     }
 
@@ -137,7 +143,7 @@ impl Node {
     fn resend_object(&mut self, id: &ObjectId, change: &MembershipChange) {
         // That of a pull was announced with it, or since.
         if let Some(instance) = self.copies.current(id)
-            && !self.pulls.contains(id)
+            && self.incoming.of_object(id).is_none()
         {
             self.reannounce_copy(instance, change);
         }

@@ -33,7 +33,7 @@ impl Copy {
     const fn state_number(&self) -> usize {
         match self.state {
             State::Filling(_) => 0,
-            State::Flowing(_) => 1,
+            State::Arriving => 1,
             State::Folding => 2,
             State::Complete => match self.residency {
                 Residency::Memory => 3,

@@ -13,7 +13,7 @@
 use alloc::boxed::Box;
 
 use crate::{
-    id::{ClientId, NodeId, ObjectId},
+    id::{ClientId, ObjectId},
     inline::Inline,
     lifetime::{Lifetime, Terms},
     meta::Meta,
@@ -57,8 +57,8 @@ pub struct Copy {
 pub enum State {
     /// A client writes it.
     Filling(ClientId),
-    /// It arrives from another node; `None` while it has no source.
-    Flowing(Option<NodeId>),
+    /// It arrives from other nodes.
+    Arriving,
     /// A reduce produces it.
     Folding,
     /// Complete; it never changes.
@@ -117,7 +117,7 @@ impl Copy {
     /// Whether its bytes arrive from other nodes, and only its digest shows whether they are right.
     /// No fold may read them before.
     pub(crate) fn is_unverified(&self) -> bool {
-        self.meta.digest.is_some() && matches!(self.state, State::Flowing(_))
+        self.meta.digest.is_some() && self.state == State::Arriving
     }
 
     /// Whether it was taken out of use while it was being read back from disk; it stays there.

@@ -224,7 +224,7 @@ proptest! {
             let instance = instance(serial);
             match what {
                 0 | 1 if table.get(instance).is_none() => {
-                    let state = [State::Complete, State::Flowing(None), State::Folding]
+                    let state = [State::Complete, State::Arriving, State::Folding]
                         [usize::from(value) % 3];
                     let meta = Meta::bytes(1000 * serial);
                     table.insert(instance, id(serial), meta, None, state, value > 1);

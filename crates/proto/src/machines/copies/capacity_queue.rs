@@ -9,7 +9,7 @@ use alloc::{boxed::Box, collections::BTreeMap};
 
 use super::sizes::{Sizes, Sum};
 use crate::{
-    id::{Instance, NodeId, ObjectId},
+    id::{Instance, ObjectId},
     inline::Inline,
     lifetime::Terms,
     meta::Meta,
@@ -74,15 +74,6 @@ impl CapacityQueue {
     /// The number of waiting copies that are only on disk.
     pub(crate) const fn count_returning(&self) -> usize {
         self.returning
-    }
-
-    /// Changes the source of an arriving copy that waits for capacity.
-    pub(crate) fn redirect(&mut self, instance: Instance, source: NodeId) -> bool {
-        let pending = self.waiting.get_mut(&instance).and_then(|it| it.pending.as_mut());
-        pending.is_some_and(|pending| {
-            pending.state = State::Flowing(Some(source));
-            true
-        })
     }
 
     /// Appends a copy: a new one, or one that comes back from disk.

@@ -26,7 +26,7 @@ use self::{capacity_queue::CapacityQueue, memory_queue::MemoryQueue, spill_files
 use crate::{
     error::Error,
     event::{Action, LogEvent},
-    id::{ClientId, Instance, NodeId, ObjectId},
+    id::{ClientId, Instance, ObjectId},
     lifetime::Terms,
     machines::world::World,
     message::Message,
@@ -151,11 +151,6 @@ impl Copies {
         self.capacity_queue.remove(instance);
     }
 
-    /// Changes the source of a copy that waits for capacity. Returns false if it does not wait.
-    pub(crate) fn redirect(&mut self, instance: Instance, source: NodeId) -> bool {
-        self.capacity_queue.redirect(instance, source)
-    }
-
     /// Admits the copies that fit now. Returns false if nothing has changed since the last call.
     pub(crate) fn settle(&mut self, world: &mut World) -> bool {
         let has_changed = core::mem::take(&mut self.has_changed);
@@ -210,7 +205,7 @@ impl Copies {
     /// Adds a copy for which there is capacity. It is pinned unless it comes from another node.
     fn insert(&mut self, instance: Instance, pending: PendingCopy) {
         let PendingCopy { id, meta, inline, state, terms } = pending;
-        let primary = !matches!(state, State::Flowing(_));
+        let primary = state != State::Arriving;
         self.table.insert(instance, id, meta, inline, state, primary);
         if let Some(terms) = terms {
             self.table.add_terms(instance, &terms);
@@ -259,7 +254,7 @@ impl Copies {
         true
     }
 
-    /// Updates the state of a copy: it has more blocks, or another source.
+    /// Updates the state of a copy.
     pub(crate) fn set_state(&mut self, instance: Instance, state: State) {
         self.table.set_state(instance, state);
         self.has_changed = true;
@@ -336,7 +331,7 @@ impl Copies {
     pub(crate) fn doom(&mut self, instance: Instance, world: &mut World) -> bool {
         let Some(copy) = self.table.get(instance) else { return false };
         let is_read = copy.is_complete() && copy.is_growing();
-        if is_read || matches!(copy.state, State::Flowing(_) | State::Folding) {
+        if is_read || matches!(copy.state, State::Arriving | State::Folding) {
             world.act(Action::FreeSlot { instance });
         }
         let waited = self.capacity_queue.remove(instance).is_some();

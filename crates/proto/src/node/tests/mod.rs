@@ -1067,24 +1067,30 @@ fn a_corrupt_small_object_comes_from_the_other_owner() {
     let minted = |serial| ObjectId::Minted { node: NodeId(1), serial };
     let is_owned = |id: &ObjectId| node.world.members().owners(id).backup == Some(NodeId(3));
     let id = (1..).map(minted).find(is_owned).unwrap();
+    let mut now = Instant(0);
     let mut step = |event| {
+        if event == Event::DeadlinePassed {
+            now = node.deadline().unwrap();
+        }
         let mut actions = Vec::new();
-        node.handle(Instant(0), event, &mut actions);
+        node.handle(now, event, &mut actions);
         actions
     };
     let (request, ask) = (RequestId(1), Request::Get { id: id.clone() });
-    let asks = |actions: &[Action]| -> Vec<NodeId> {
+    let asks = |actions: &[Action]| -> Vec<(NodeId, bool)> {
         let asked = |action: &Action| match action {
-            Action::Send { to, message: Message::Locate { .. } } => Some(*to),
+            Action::Send { to, message: Message::Locate { seen, .. } } => Some((*to, *seen)),
             _ => None,
         };
         actions.iter().filter_map(asked).collect()
     };
     let asked = step(Event::Request { client: CLIENT, request, body: ask, deadline: None });
-    assert_eq!(asks(&asked), [NodeId(1)], "the node that minted it owns it");
+    assert_eq!(asks(&asked), [(NodeId(1), false)], "the node that minted it owns it");
     let differs = |source| Event::InlineCorrupt { id: id.clone(), source };
-    assert_eq!(asks(&step(differs(NodeId(1)))), [NodeId(3)], "the second has it too");
-    assert_eq!(asks(&step(differs(NodeId(3)))), [NodeId(1)]);
+    assert_eq!(asks(&step(differs(NodeId(1)))), [(NodeId(3), true)], "the second has it too");
+    let again = (0..9).map(|_| asks(&step(Event::DeadlinePassed))).find(|asked| !asked.is_empty());
+    assert_eq!(again.unwrap(), [(NodeId(3), true)], "it exists, so its deletion ends the request");
+    assert_eq!(asks(&step(differs(NodeId(3)))), [(NodeId(1), true)]);
     let ended = step(differs(NodeId(1)));
     let answer = Err(Error::ObjectCorrupt { id, senders: vec![NodeId(1), NodeId(3)] });
     let reply = Action::Reply { client: CLIENT, request, reply: answer };

@@ -182,6 +182,25 @@ fn the_backup_owner_replies_if_the_primary_does_not() {
 }
 
 #[test]
+fn a_late_reply_of_an_owner_has_no_effect() {
+    let mut cluster = Cluster::new(4);
+    let id = named(&cluster.owned_name(3, 4, "1"));
+    cluster.put_large(1, Some(&id.to_string()));
+    cluster.slow_down(1);
+    let request = cluster.ask(2, get_range(&id));
+    let begun = cluster.fetches.len();
+    for source in [Some(NodeId(1)), None] {
+        let message = Message::RangeLocated { request, source };
+        cluster.tell(2, Event::Message { from: NodeId(3), message });
+    }
+    assert_eq!(cluster.fetches.len(), begun, "it arrives already");
+    cluster.catch_up();
+    let instance = got_range(cluster.reply(request));
+    cluster.ask(2, Request::Release { instance });
+    cluster.assert_at_rest();
+}
+
+#[test]
 fn a_range_waits_for_capacity() {
     let overhead = crate::table::COPY_OVERHEAD_BYTES;
     let mut cluster = Cluster::with_capacity(2, LARGE + overhead);
