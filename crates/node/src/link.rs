@@ -1,8 +1,16 @@
 //! Measures the link to other nodes from transfers and handshakes.
 
-use std::{sync::Mutex, time::Duration};
+use std::{
+    sync::Mutex,
+    time::{Duration, Instant},
+};
 
-use hoplite_proto::{link::LinkEstimate, node::Event, reduce::cost::Link};
+use hoplite_proto::{
+    limits::{CREDIT_BYTES, INLINE_BYTES_MAX},
+    link::LinkEstimate,
+    node::Event,
+    reduce::cost::Link,
+};
 
 use crate::{engine::event_sender::EventSender, sync::lock};
 
@@ -30,13 +38,6 @@ impl LinkMeter {
         self.measured(|estimate| estimate.round_trip(nanoseconds));
     }
 
-    /// Records that `bytes` arrived from one sender in `time`; see [`LinkEstimate::transfer`] for
-    /// `is_steady`.
-    pub(crate) fn transfer(&self, bytes: u64, time: Duration, is_steady: bool) {
-        let nanoseconds = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        self.measured(|estimate| estimate.transfer(bytes, nanoseconds, is_steady));
-    }
-
     fn measured(&self, update: impl FnOnce(&mut LinkEstimate)) {
         let (link, has_bandwidth) = {
             let mut estimate = lock(&self.estimate);
@@ -44,5 +45,69 @@ impl LinkMeter {
             (estimate.link(), estimate.has_bandwidth())
         };
         self.events.send(Event::LinkMeasured { link, has_bandwidth });
+    }
+}
+
+/// The rate of a transfer: the fastest run of a window, or all of a shorter transfer.
+///
+/// The fastest run, because a sender that waits for its own copy does not show the rate of the
+/// link. A whole window, because fewer bytes may have waited in the kernel and arrive at memory
+/// speed. For the same reason a short transfer counts from its request on.
+#[derive(Debug)]
+pub(crate) struct Throughput {
+    since: Instant,
+    bytes: u64,
+    /// Whether other transfers shared the link: then the link is faster than this rate.
+    was_shared: bool,
+    /// Time from the request to the first bytes.
+    first: Option<Duration>,
+    best: Option<(u64, Duration)>,
+}
+
+/// Minimum sample: the smallest streamed object. For less, request and reply take longer than the
+/// bytes.
+const SAMPLE_BYTES_MIN: u64 = INLINE_BYTES_MAX;
+
+/// Minimum of a steady sample. For less, the request's path and the scheduler take much of the
+/// time.
+const STEADY_BYTES_MIN: u64 = 1024 * 1024;
+
+impl Default for Throughput {
+    fn default() -> Self {
+        Self { since: Instant::now(), bytes: 0, was_shared: false, first: None, best: None }
+    }
+}
+
+impl Throughput {
+    /// Counts received bytes, which shared the link with `shares - 1` other transfers.
+    pub(crate) fn step(&mut self, bytes: u64, shares: u16) {
+        self.was_shared |= shares > 1;
+        self.bytes += bytes;
+        self.first.get_or_insert_with(|| self.since.elapsed());
+        if self.bytes >= CREDIT_BYTES {
+            let run = (self.bytes, self.since.elapsed());
+            let is_faster = |best: (u64, Duration)| {
+                u128::from(run.0) * best.1.as_nanos() > u128::from(best.0) * run.1.as_nanos()
+            };
+            if self.best.is_none_or(is_faster) {
+                self.best = Some(run);
+            }
+            self.bytes = 0;
+            self.since = Instant::now();
+        }
+    }
+
+    /// Reports the rate. `may_wait`: the sender had to compute the bytes first. If that took most
+    /// of the time, there is no sample.
+    pub(crate) fn report(&self, link: &LinkMeter, may_wait: bool) {
+        let time = self.since.elapsed();
+        let has_waited = may_wait && self.first.is_none_or(|first| first > time / 2);
+        let says_something = self.bytes >= SAMPLE_BYTES_MIN && !has_waited;
+        let whole = says_something.then_some((self.bytes, time));
+        if let Some((bytes, time)) = self.best.or(whole) {
+            let is_steady = !may_wait && !self.was_shared && bytes >= STEADY_BYTES_MIN;
+            let nanoseconds = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+            link.measured(|estimate| estimate.transfer(bytes, nanoseconds, is_steady));
+        }
     }
 }

@@ -11,7 +11,7 @@ use std::{
 use hoplite_proto::{
     credit::CreditWindow,
     id::{FetchId, NodeId},
-    limits::{CREDIT_BYTES, INLINE_BYTES_MAX, WINDOW_BYTES},
+    limits::WINDOW_BYTES,
     message::FoldKey,
     node::{Event, FETCH_PROGRESS_NS, FetchOrder, RangeSource},
     pipeline::frame_bytes,
@@ -35,6 +35,7 @@ use crate::{
     engine::tasks::Task,
     error::LinkError,
     frame,
+    link::Throughput,
     repeats::log_once,
     store::StoredCopy,
 };
@@ -231,7 +232,7 @@ struct Receiving<'a, I> {
     source: NodeId,
     transfer: u64,
     timeout: TransferTimeout,
-    pace: Throughput,
+    throughput: Throughput,
     /// Counts the transfer. It uses no link before the first frame.
     active: Option<Active>,
 }
@@ -244,10 +245,10 @@ impl<'a, I: Incoming> Receiving<'a, I> {
         source: NodeId,
         fetch: &Fetch,
     ) -> Result<Self, LinkError> {
-        let (transfer, pace) = (transfers.events.next_id(), Throughput::default());
+        let (transfer, throughput) = (transfers.events.next_id(), Throughput::default());
         let incoming = path.fetch(source, transfer, fetch).await?;
         let timeout = TransferTimeout::new(&transfers.events);
-        Ok(Self { transfers, incoming, source, transfer, timeout, pace, active: None })
+        Ok(Self { transfers, incoming, source, transfer, timeout, throughput, active: None })
     }
 
     /// Waits for frames in `places`, or the end of the transfer. The frames are not verified yet.
@@ -288,7 +289,7 @@ impl<'a, I: Incoming> Receiving<'a, I> {
     /// Counts received bytes.
     fn moved(&mut self, bytes: u64, shares: u16) {
         self.transfers.network.traffic.received(self.source, bytes);
-        self.pace.step(bytes, shares);
+        self.throughput.step(bytes, shares);
     }
 
     /// Waits for the end after the last frame.
@@ -304,7 +305,7 @@ impl<'a, I: Incoming> Receiving<'a, I> {
 
     /// Reports the rate after the end, and keeps the connection.
     fn finish(self, may_wait: bool) {
-        self.pace.report(self.transfers, may_wait);
+        self.throughput.report(&self.transfers.link, may_wait);
         self.incoming.keep();
     }
 }
@@ -416,68 +417,6 @@ impl Growth {
             let (received, missing) = (self.received, self.missing);
             let shares = std::mem::take(&mut self.shares);
             transfers.events.send(Event::FetchProgress { fetch, received, missing, shares });
-        }
-    }
-}
-
-/// The rate of a transfer: the fastest run of a window, or all of a shorter transfer.
-///
-/// The fastest run, because a sender that waits for its own copy does not show the rate of the
-/// link. A whole window, because fewer bytes may have waited in the kernel and arrive at memory
-/// speed. For the same reason a short transfer counts from its request on.
-#[derive(Debug)]
-struct Throughput {
-    since: Instant,
-    bytes: u64,
-    /// Whether other transfers shared the link: then the link is faster than this rate.
-    was_shared: bool,
-    /// Time from the request to the first bytes.
-    first: Option<Duration>,
-    best: Option<(u64, Duration)>,
-}
-
-/// Minimum sample: the smallest streamed object. For less, request and reply take longer than the
-/// bytes.
-const SAMPLE_BYTES_MIN: u64 = INLINE_BYTES_MAX;
-
-/// Minimum of a steady sample. For less, the request's path and the scheduler take much of the
-/// time.
-const STEADY_BYTES_MIN: u64 = 1024 * 1024;
-
-impl Default for Throughput {
-    fn default() -> Self {
-        Self { since: Instant::now(), bytes: 0, was_shared: false, first: None, best: None }
-    }
-}
-
-impl Throughput {
-    fn step(&mut self, bytes: u64, shares: u16) {
-        self.was_shared |= shares > 1;
-        self.bytes += bytes;
-        self.first.get_or_insert_with(|| self.since.elapsed());
-        if self.bytes >= CREDIT_BYTES {
-            let run = (self.bytes, self.since.elapsed());
-            let is_faster = |best: (u64, Duration)| {
-                u128::from(run.0) * best.1.as_nanos() > u128::from(best.0) * run.1.as_nanos()
-            };
-            if self.best.is_none_or(is_faster) {
-                self.best = Some(run);
-            }
-            self.bytes = 0;
-            self.since = Instant::now();
-        }
-    }
-
-    /// Reports the rate. `may_wait`: the sender had to compute the bytes first. If that took most
-    /// of the time, there is no sample.
-    fn report(&self, transfers: &Arc<Transfers>, may_wait: bool) {
-        let time = self.since.elapsed();
-        let has_waited = may_wait && self.first.is_none_or(|first| first > time / 2);
-        let says_something = self.bytes >= SAMPLE_BYTES_MIN && !has_waited;
-        let whole = says_something.then_some((self.bytes, time));
-        if let Some((bytes, time)) = self.best.or(whole) {
-            let is_steady = !may_wait && !self.was_shared && bytes >= STEADY_BYTES_MIN;
-            transfers.link.transfer(bytes, time, is_steady);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use hoplite_proto::{
     id::{Instance, ObjectId, ReduceId},
-    limits::IDLE_REPLY_TIMEOUT_NS,
+    limits::{CREDIT_BYTES, IDLE_REPLY_TIMEOUT_NS},
     meta::Digest,
     wire::{self, FrameKind},
 };
