@@ -85,7 +85,7 @@ fn put_small(client: &Client, id: Option<ObjectId>) -> ObjectId {
 }
 
 fn counter(node: &Node, name: &str) -> u64 {
-    let told = node.client().describe().expect("a reply");
+    let told = node.client().start_describe(None).join().expect("a reply");
     let told: serde_json::Value = serde_json::from_str(&told).expect("JSON");
     told["counters"][name].as_u64().expect("a counter")
 }

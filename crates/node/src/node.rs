@@ -30,7 +30,6 @@ use crate::{
     engine::{
         event_loop::EventLoop,
         event_sender::EventSender,
-        requests::Requests,
         tasks::{Supervisor, Task},
     },
     error::Error,
@@ -423,8 +422,7 @@ fn assemble(
         let disk = spilling.map(|(folder, there)| {
             Arc::new(Disk::new(folder, there, network.counters.clone(), events.clone()))
         });
-        let requests = Requests::new(events.clone(), tasks.clone());
-        let programs = Programs::new(requests, store, network, config.require_capability);
+        let programs = Programs::new(store, network, config.require_capability);
         Shell::new(transfers, Arc::new(programs), disk)
     };
     (EventLoop::new(machine, tasks.clone(), make), kept)

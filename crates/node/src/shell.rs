@@ -217,7 +217,8 @@ impl Shell {
             LogEvent::SourceAvoided { node, blocks } => warn!(
                 %node,
                 blocks,
-                "a node, or the path from it, corrupts data: receiving objects from it only if no other node has a copy"
+                "a node, or the path from it, corrupts data: receiving objects from it only if no \
+                 other node has a copy"
             ),
             LogEvent::ReduceRestarted { id, epoch, detail } => {
                 self.network.counters.reduces_restarted.add(1);
@@ -225,11 +226,17 @@ impl Shell {
             }
             LogEvent::ReplicaLate { id, node } => {
                 self.network.counters.replicas_late.add(1);
-                log_once!(info, node, %id, %node, "a node has not confirmed a replica in time: trying another");
+                log_once!(
+                    info, node, %id, %node,
+                    "a node has not confirmed a replica in time: trying another"
+                );
             }
             LogEvent::MessageRejected { from, message } => {
                 self.network.counters.messages_refused.add(1);
-                debug!(%from, ?message, "dropped a message: it is malformed, or its sender is not an owner");
+                debug!(
+                    %from, ?message,
+                    "dropped a message: it is malformed, or its sender is not an owner"
+                );
             }
             LogEvent::Limited { whose, limit } => {
                 let whose = match whose {
@@ -267,10 +274,10 @@ impl Execute for Shell {
         match action {
             Action::Reply { request, reply: Ok(Reply::Status(status)), .. } => {
                 let report = self.describe(&status).to_string();
-                self.programs.requests.answer(request, Ok(Reply::Inspected { report }));
+                self.programs.answer(request, Ok(Reply::Inspected { report }));
             }
-            Action::Reply { request, reply, .. } => self.programs.requests.answer(request, reply),
-            Action::WorkEnded { request } => self.programs.requests.work_ended(request),
+            Action::Reply { request, reply, .. } => self.programs.answer(request, reply),
+            Action::WorkEnded { request } => self.programs.work_ended(request),
             Action::Send { to, message } => {
                 self.network.counters.messages_sent.add(1);
                 self.network.peers.queue(to, &mutants::said(message), &mut rest.unsent);

@@ -141,7 +141,7 @@ impl Scene {
             Task::Stream | Task::Fold => {
                 let inputs = [put(&mine, LARGE), put(&theirs, LARGE), put(&theirs, LARGE)];
                 let inputs = inputs.into_iter().flatten().collect();
-                get(&mine, mine.reduce(inputs, Op::Sum, None, SOON).ok());
+                get(&mine, mine.start_reduce(inputs, Op::Sum, None, None, None, SOON).join().ok());
             }
             Task::Attach | Task::Session | Task::ReplyWriter => {
                 let attached = Client::attach(&self.socket, Some(PAUSE));

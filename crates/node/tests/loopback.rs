@@ -29,7 +29,8 @@ fn put_floats(client: &Client, value: f32, count: usize) -> ObjectId {
 }
 
 fn counters(client: &Client) -> serde_json::Value {
-    serde_json::from_str::<serde_json::Value>(&client.describe().unwrap()).unwrap()["counters"]
+    serde_json::from_str::<serde_json::Value>(&client.start_describe(None).join().unwrap()).unwrap()
+        ["counters"]
         .clone()
 }
 
@@ -50,7 +51,8 @@ fn smallest_streamed_object_measures_the_link() {
     let nodes = cluster(2);
     let (one, two) = (nodes[0].client(), nodes[1].client());
     let rate = || {
-        let told: serde_json::Value = serde_json::from_str(&two.describe().unwrap()).unwrap();
+        let told: serde_json::Value =
+            serde_json::from_str(&two.start_describe(None).join().unwrap()).unwrap();
         told["link"]["bytes_per_second"].as_u64().unwrap()
     };
     let assumed = rate();
@@ -100,7 +102,8 @@ fn reduce_folds_small_and_large_inputs_on_any_node() {
         for op in [Op::Sum, Op::Mean, Op::Max] {
             let inputs: Vec<ObjectId> =
                 (0..8).map(|index| put_floats(&clients[index % 4], index as f32, count)).collect();
-            let total = clients[1].reduce(inputs.clone(), op, None, SOON).unwrap();
+            let total =
+                clients[1].start_reduce(inputs.clone(), op, None, None, None, SOON).join().unwrap();
             let expected = match op {
                 Op::Sum => 28.0,
                 Op::Mean => 3.5,
@@ -124,7 +127,8 @@ fn first_k_inputs_are_folded() {
     let nodes = cluster(3);
     let clients: Vec<Client> = nodes.iter().map(Node::client).collect();
     let candidates: Vec<ObjectId> = (0..5).map(|n| format!("grad/{n}").parse().unwrap()).collect();
-    let total = clients[0].reduce(candidates, Op::Sum, Some(3), SOON).unwrap();
+    let total =
+        clients[0].start_reduce(candidates, Op::Sum, Some(3), None, None, SOON).join().unwrap();
     let meta = Meta::array(Dtype::Float32, vec![100_000]).unwrap();
     for (index, value) in [(4, 1.0), (0, 2.0), (2, 4.0)] {
         let bytes = floats(value, 100_000);

@@ -55,7 +55,7 @@ fn is_sum_right() -> bool {
     let nodes = cluster(3);
     let clients: Vec<Client> = nodes.iter().map(Node::client).collect();
     let inputs = clients.iter().zip(1..).map(|(client, seed)| put(client, seed)).collect();
-    let sum = clients[0].reduce(inputs, Op::Sum, None, SOON).unwrap();
+    let sum = clients[0].start_reduce(inputs, Op::Sum, None, None, None, SOON).join().unwrap();
     let view = clients[0].get(&sum, SOON).unwrap();
     let sums = (0..COUNT as i64).flat_map(|place| (3 * place + (6 << 32)).to_le_bytes());
     sums.eq(view.as_bytes().iter().copied())
@@ -106,7 +106,8 @@ fn corrupt_blocks_are_refetched_and_their_sender_identified() {
     let reader = nodes[1].client();
     activate(Some(Mutant::CorruptsBlocks));
     assert!(reader.get(&id, SOON).unwrap().as_bytes() == numbers(1));
-    let status: serde_json::Value = serde_json::from_str(&reader.describe().unwrap()).unwrap();
+    let status: serde_json::Value =
+        serde_json::from_str(&reader.start_describe(None).join().unwrap()).unwrap();
     assert_eq!(status["counters"]["blocks_corrupt"], 3);
     let members = status["members"].as_array().unwrap();
     let sender = nodes[0].id().to_string();
@@ -129,7 +130,7 @@ fn put_with_digest(client: &Client, bytes: &[u8]) -> ObjectId {
 
 fn counters(node: &Node) -> serde_json::Value {
     let status: serde_json::Value =
-        serde_json::from_str(&node.client().describe().unwrap()).unwrap();
+        serde_json::from_str(&node.client().start_describe(None).join().unwrap()).unwrap();
     status["counters"].clone()
 }
 

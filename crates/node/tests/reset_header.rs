@@ -49,7 +49,8 @@ fn a_writer_that_resets_its_progress_takes_nothing_back() {
     for (id, value) in ids.iter().zip(1..) {
         assert!(bytes(value, id), "object {value}");
     }
-    let status: serde_json::Value = serde_json::from_str(&client.describe().unwrap()).unwrap();
+    let status: serde_json::Value =
+        serde_json::from_str(&client.start_describe(None).join().unwrap()).unwrap();
     assert_eq!(status["counters"]["spill_failures"], 0);
     assert!(status["counters"]["spills"].as_u64().unwrap() >= 3);
     drop((client, node));

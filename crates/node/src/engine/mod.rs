@@ -7,7 +7,6 @@ pub(crate) mod event_loop;
 mod event_queue;
 pub(crate) mod event_sender;
 mod fair_queue;
-pub(crate) mod requests;
 pub(crate) mod tasks;
 
 use crate::sync;

@@ -211,22 +211,9 @@ impl Client {
         )
     }
 
-    /// Folds the first `count` of `inputs` to arrive; returns the id of the result at once. After
-    /// `timeout`, waits for the result fail with the missing inputs.
-    ///
-    /// # Errors
-    /// [`CallError::InvalidArgument`] if the count is not valid.
-    pub fn reduce(
-        &self,
-        inputs: Vec<ObjectId>,
-        op: Op,
-        count: Option<u32>,
-        timeout: Option<Duration>,
-    ) -> Result<ObjectId, Error> {
-        self.start_reduce(inputs, op, count, None, None, timeout).join()
-    }
-
-    /// Starts a reduce. Its result is deleted `ttl` after it is complete, if given.
+    /// Starts to fold the first `count` of `inputs` to arrive; returns the id of the result at
+    /// once. After `timeout`, waits for the result fail with the missing inputs. The result is
+    /// deleted `ttl` after it is complete, if given.
     pub fn start_reduce(
         &self,
         inputs: Vec<ObjectId>,
@@ -317,15 +304,7 @@ impl Client {
         self.start(body, timeout, answered!(Reply::Inspected { report } => report))
     }
 
-    /// The status of the node as JSON: identity, members, store, counters, measured link.
-    ///
-    /// # Errors
-    /// [`CallError::NodeDown`].
-    pub fn describe(&self) -> Result<String, Error> {
-        self.start_describe(None).join()
-    }
-
-    /// Requests the status of the node; see [`Client::describe`].
+    /// Requests the status of the node as JSON: identity, members, store, counters, measured link.
     pub fn start_describe(&self, timeout: Option<Duration>) -> PendingReply<String> {
         // A node replies at once, from memory, so there is always a timeout.
         let timeout = Some(timeout.unwrap_or_default());

@@ -231,7 +231,7 @@ impl Connection {
                     callback(0, reply.and_then(|reply| with_slot(&store, reply)));
                 };
                 let deadline = timed.map(|(timeout, begun)| programs.events.after(begun, timeout));
-                programs.requests.submit(*client, body, deadline, may_wait, Box::new(sink)).0
+                programs.submit(*client, body, deadline, may_wait, None, Box::new(sink)).0
             }
             Link::Attached(attached) => {
                 let request = attached.next_request();
@@ -276,9 +276,9 @@ impl Connection {
             Link::Attached(attached) => attached.send(&message),
             Link::Embedded { programs, client } => match message {
                 ToNode::Cancel { request } => {
-                    programs.requests.cancel(*client, RequestId(request));
+                    programs.cancel(*client, RequestId(request));
                 }
-                ToNode::Notify { body } => programs.requests.notify(*client, body),
+                ToNode::Notify { body } => programs.notify(*client, body),
                 ToNode::Advanced { instance } => programs.advanced(instance),
                 // The other messages concern memory mapped by another process.
                 _ => {}

@@ -8,9 +8,9 @@ use hoplite_proto::{
 
 use super::{
     limits::{ID_COST_BYTES, REQUEST_COST_BYTES, REQUEST_SHARE_BYTES, REQUESTS_MAX},
+    programs::Held,
     quota::{QuotaExceeded, QuotaHolder, QuotaPermit},
 };
-use crate::engine::requests::Held;
 
 /// The open requests of one process.
 pub(super) struct OpenRequests {
@@ -152,8 +152,8 @@ impl OpenRequests {
 
     /// Records the node's number of a request, unless the reply was sent meanwhile.
     pub(super) fn set_number(&mut self, request: u64, ours: RequestId) {
-        if let Some(question) = self.open.get_mut(&request) {
-            question.ours = Some(ours);
+        if let Some(open) = self.open.get_mut(&request) {
+            open.ours = Some(ours);
         }
     }
 
@@ -164,8 +164,8 @@ impl OpenRequests {
 
     /// Removes a request after its reply.
     pub(super) fn end(&mut self, request: u64) {
-        if let Some(question) = self.open.remove(&request) {
-            self.cost -= question.cost;
+        if let Some(open) = self.open.remove(&request) {
+            self.cost -= open.cost;
             // A smaller share is always granted.
             let _ = self.share.resize(shared(self.cost));
         }

@@ -1,29 +1,38 @@
-//! The clients of a node on its host: state shared by clients in the process and sessions of
-//! attached processes.
-//!
-//! Does not know how a request reaches the node.
+//! The clients of a node on its host: their open requests, with the recipients of the replies, and
+//! state shared by clients in the process and sessions of attached processes.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap, btree_map::Entry},
     fmt, io,
     os::fd::OwnedFd,
     sync::{Arc, Mutex, Weak},
 };
 
 use hoplite_proto::{
-    id::{ClientId, Instance},
+    error::Error as CallError,
+    id::{ClientId, Instance, RequestId},
     node::Event,
+    request::{Reply, Request},
+    time::Instant,
 };
 use hoplite_shm::{ExtentId, WriterId, process_id};
-use tokio::{io::AsyncReadExt, net::unix::pipe};
+use tokio::{io::AsyncReadExt, net::unix::pipe, runtime::Handle};
 
 use super::{limits, quota::Quota, retired_extents::RetiredExtents};
 use crate::{
-    engine::{event_sender::EventSender, requests::Requests, tasks::Task},
+    digest,
+    engine::{event_sender::EventSender, tasks::Task},
     network::shared::Network,
     store::Store,
     sync::lock,
 };
+
+/// Receives the reply to a request, on any thread, without blocking.
+pub(crate) type Sink = Box<dyn FnOnce(Result<Reply, CallError>) + Send>;
+
+/// What a request holds until the work that it began ends. Called when a part of the work has
+/// ended; returns whether more remains.
+pub(crate) type Held = Box<dyn FnMut() -> bool + Send>;
 
 /// Interface of an attached process to the rest of the node.
 pub(crate) trait Attachment: Send + Sync {
@@ -38,14 +47,16 @@ pub(crate) trait Attachment: Send + Sync {
 /// The clients of one node.
 pub(crate) struct Programs {
     pub(crate) events: EventSender,
-    pub(crate) requests: Requests,
+    replies: Mutex<BTreeMap<RequestId, Sink>>,
+    /// What requests hold until the work that they began ends, after their replies.
+    held: Mutex<BTreeMap<RequestId, Held>>,
     pub(crate) store: Arc<Store>,
     pub(crate) network: Arc<Network>,
     /// Whether attached processes need a capability.
     pub(super) require_capability: bool,
     /// Attached processes, which write their objects themselves, through shared memory.
     attached: Mutex<HashMap<ClientId, Weak<dyn Attachment>>>,
-    pub(super) leaving: RetiredExtents,
+    pub(super) retired_extents: RetiredExtents,
     /// Bytes of the open requests and unfinished reduces of attached processes.
     pub(super) request_bytes: Quota,
     /// Bytes of their unread replies.
@@ -62,23 +73,19 @@ pub(crate) struct Programs {
 }
 
 impl Programs {
-    pub(crate) fn new(
-        requests: Requests,
-        store: Arc<Store>,
-        network: Arc<Network>,
-        require_capability: bool,
-    ) -> Self {
+    pub(crate) fn new(store: Arc<Store>, network: Arc<Network>, require_capability: bool) -> Self {
         let (events, attached) = (network.events.clone(), Mutex::default());
-        let leaving = RetiredExtents::new(store.arena.clone());
+        let retired_extents = RetiredExtents::new(store.arena.clone());
         let copy_bytes = Quota::new(store.capacity());
         Self {
             events,
-            requests,
+            replies: Mutex::default(),
+            held: Mutex::default(),
             store,
             network,
             require_capability,
             attached,
-            leaving,
+            retired_extents,
             request_bytes: Quota::new(limits::REQUEST_BYTES_TOTAL_MAX),
             unread_bytes: Quota::new(limits::UNREAD_BYTES_TOTAL_MAX),
             latest: Quota::new(limits::LATEST_MAX),
@@ -88,6 +95,83 @@ impl Programs {
             copy_bytes,
             copies: Quota::new(limits::copies_max()),
         }
+    }
+
+    /// Sends a request for a client; `sink` gets the reply, perhaps before this returns. `held` is
+    /// kept until the work that the request begins has ended. `may_wait` if this thread would block
+    /// for the reply anyway.
+    pub(crate) fn submit(
+        &self,
+        client: ClientId,
+        body: Request,
+        deadline: Option<Instant>,
+        may_wait: bool,
+        held: Option<Held>,
+        sink: Sink,
+    ) -> RequestId {
+        let request = RequestId(self.events.next_id());
+        if !digest::is_put_right(&body) {
+            let said = "the value changed during the put, so its digest does not match: do not \
+                        modify a value until put returns";
+            sink(Err(CallError::InvalidArgument(said.into())));
+            return request;
+        }
+        if let Some(held) = held {
+            lock(&self.held).insert(request, held);
+        }
+        lock(&self.replies).insert(request, sink);
+        let event = Event::Request { client, request, body, deadline };
+        if self.network.tasks.is_closed() {
+            self.close();
+        } else if may_wait && Handle::try_current().is_err() {
+            self.events.send_and_run(event);
+        } else {
+            self.events.send(event);
+        }
+        request
+    }
+
+    /// Sends a request without a reply, such as a release.
+    pub(crate) fn notify(&self, client: ClientId, body: Request) {
+        let request = RequestId(self.events.next_id());
+        self.events.send(Event::Request { client, request, body, deadline: None });
+    }
+
+    /// Cancels a request of a client. It still gets a reply.
+    pub(crate) fn cancel(&self, client: ClientId, request: RequestId) {
+        self.events.send(Event::Cancelled { client, request });
+    }
+
+    /// Passes a reply to the request that waits for it.
+    pub(crate) fn answer(&self, request: RequestId, reply: Result<Reply, CallError>) {
+        if reply.is_err() {
+            let held = lock(&self.held).remove(&request);
+            drop(held);
+        }
+        let sink = lock(&self.replies).remove(&request);
+        if let Some(sink) = sink {
+            sink(reply);
+        }
+    }
+
+    /// The work that a request began has ended, or a part of it.
+    pub(crate) fn work_ended(&self, request: RequestId) {
+        let mut all = lock(&self.held);
+        if let Entry::Occupied(mut held) = all.entry(request)
+            && !held.get_mut()()
+        {
+            drop(held.remove());
+        }
+    }
+
+    /// Fails every request because the node has ended.
+    pub(crate) fn close(&self) {
+        let sinks: Vec<Sink> = std::mem::take(&mut *lock(&self.replies)).into_values().collect();
+        let reason = self.network.tasks.failure().unwrap_or("the node is closed");
+        for sink in sinks {
+            sink(Err(CallError::NodeDown(reason.into())));
+        }
+        drop(std::mem::take(&mut *lock(&self.held)));
     }
 
     /// Completes when requests that took much memory have ended.
@@ -127,16 +211,11 @@ impl Programs {
 
     /// Notifies all attached processes of freed extents.
     pub(crate) fn forget_gone(&self) {
-        let gone = self.leaving.take();
+        let gone = self.retired_extents.take();
         if !gone.is_empty() {
             self.attachments().iter().for_each(|attachment| attachment.forget(&gone));
-            gone.iter().for_each(|extent| self.leaving.unmapped(*extent));
+            gone.iter().for_each(|extent| self.retired_extents.unmapped(*extent));
         }
-    }
-
-    /// Fails all requests because the node ends.
-    pub(crate) fn close(&self) {
-        self.requests.fail_all();
     }
 
     /// Sends all attached processes the reason and closes their connections.

@@ -194,9 +194,9 @@ fn check_user(stream: &UnixStream) -> Result<(), String> {
 async fn attend(programs: Arc<Programs>, stream: UnixStream, mut permit: QuotaPermit) {
     let process = process_of(&stream);
     let stream = Arc::new(stream);
-    let (session, answers) = Session::begin(programs.clone(), stream.clone());
+    let (session, replies) = Session::begin(programs.clone(), stream.clone());
     let client = session.client();
-    let of_writing = answers.clone();
+    let of_writing = replies.clone();
     let writing = async move { of_writing.write().await };
     let writing = programs.network.tasks.spawn(Task::ReplyWriter, writing);
     let result = session.attend(&stream, &mut permit).await;
@@ -204,13 +204,13 @@ async fn attend(programs: Arc<Programs>, stream: UnixStream, mut permit: QuotaPe
     let number = session.process();
     drop(session);
     // Queued frames, such as a refusal, are still sent.
-    answers.close();
+    replies.close();
     let abort = writing.abort_handle();
     let _ = tokio::time::timeout(Duration::from_secs(1), writing).await;
     abort.abort();
     // Open requests keep the session alive for a moment: the process is disconnected before.
     hang_up(&stream);
-    drop((stream, answers));
+    drop((stream, replies));
     if let Err(error) = result {
         programs.network.counters.strangers.add(1);
         log_once!(info, error.kind(), %error, "the attachment of a process broke");

@@ -17,7 +17,7 @@ use tokio::{net::UnixStream, sync::Notify};
 use super::{
     limits,
     open_requests::{self, OpenRequests, OverLimit, Places},
-    programs::{Attachment, Programs},
+    programs::{Attachment, Programs, Sink},
     protocol::{FRAME_BYTES_MAX, FromNode, LOCAL_VERSION, ToNode, frame},
     quota::{Quota, QuotaHolder, QuotaPermit},
     reply_writer::{Descriptor, ReplyWriter},
@@ -25,10 +25,7 @@ use super::{
     restricted::{PrivateCopy, Restricted},
 };
 use crate::{
-    engine::{event_sender::Source, requests::Sink},
-    limited::LimitKey,
-    repeats::log_once,
-    store::StoredCopy,
+    engine::event_sender::Source, limited::LimitKey, repeats::log_once, store::StoredCopy,
     sync::lock,
 };
 
@@ -38,7 +35,7 @@ pub(super) struct Session {
     client: ClientId,
     /// Its process id, if the kernel reports it.
     process: Option<u32>,
-    answers: Arc<ReplyWriter>,
+    replies: Arc<ReplyWriter>,
     /// Set by the greeting of a process with a capability.
     restricted: OnceLock<Restricted>,
     /// Extents whose descriptors the process has.
@@ -46,7 +43,7 @@ pub(super) struct Session {
     /// Extents that the process must unmap.
     retired_extents: Mutex<HashSet<ExtentId>>,
     /// Its open requests.
-    asked: Mutex<OpenRequests>,
+    open_requests: Mutex<OpenRequests>,
     /// Copies that it follows while they arrive, by its request. Their memory is not reused
     /// meanwhile, even if the copy is removed.
     growing: Mutex<HashMap<u64, Arc<StoredCopy>>>,
@@ -67,17 +64,17 @@ impl Session {
         let client = programs.next_client();
         let (process, quota_holder) = (process_number(&stream), QuotaHolder::of(&stream));
         let unread = programs.unread_bytes.none(&quota_holder);
-        let answers = Arc::new(ReplyWriter::new(stream, unread));
+        let replies = Arc::new(ReplyWriter::new(stream, unread));
         let share = programs.request_bytes.none(&quota_holder);
         let session = Arc::new(Self {
             programs: programs.clone(),
             client,
             process,
-            answers: answers.clone(),
+            replies: replies.clone(),
             restricted: OnceLock::new(),
             sent_extents: Mutex::default(),
             retired_extents: Mutex::default(),
-            asked: Mutex::new(OpenRequests::new(share)),
+            open_requests: Mutex::new(OpenRequests::new(share)),
             growing: Mutex::default(),
             quota_holder,
             ended: Notify::new(),
@@ -85,7 +82,7 @@ impl Session {
         });
         let of_programs: Weak<Self> = Arc::downgrade(&session);
         programs.attach(client, of_programs);
-        (session, answers)
+        (session, replies)
     }
 
     /// Its client id at the node.
@@ -194,7 +191,10 @@ impl Session {
             Some((ToNode::HelloRestricted { version, capability }, _)) => {
                 Ok(Some((version, Some(capability))))
             }
-            Some(_) => Err(invalid("the first message must be a greeting")),
+            Some(_) => {
+                let said = "the first message must be a greeting";
+                Err(io::Error::new(io::ErrorKind::InvalidData, said))
+            }
         }
     }
 
@@ -224,8 +224,8 @@ impl Session {
             let said = limits::no_place(excess);
             return Some(FromNode::Refused { said });
         }
-        lock(&self.asked).also(restricted.tenant());
-        self.answers.also(restricted.tenant());
+        lock(&self.open_requests).also(restricted.tenant());
+        self.replies.also(restricted.tenant());
         drop(self.restricted.set(restricted));
         None
     }
@@ -242,15 +242,15 @@ impl Session {
                 ..
             } => self.end(body),
             ToNode::Request { request, body, timeout_ns } => {
-                match self.note_question(request, bytes, body)? {
+                match self.begin_request(request, bytes, body)? {
                     Ok((body, places)) => self.ask(request, body, timeout_ns, places),
                     Err(error) => self.send_reply(request, Err(error), None, None),
                 }
             }
             ToNode::Cancel { request } => {
-                let ours = lock(&self.asked).ours(request);
+                let ours = lock(&self.open_requests).ours(request);
                 if let Some(ours) = ours {
-                    self.programs.requests.cancel(self.client, ours);
+                    self.programs.cancel(self.client, ours);
                 }
             }
             ToNode::Notify { body } => {
@@ -280,7 +280,7 @@ impl Session {
                 let extent = ExtentId(extent);
                 lock(&self.sent_extents).remove(&extent);
                 if lock(&self.retired_extents).remove(&extent) {
-                    self.programs.leaving.unmapped(extent);
+                    self.programs.retired_extents.unmapped(extent);
                 }
             }
         }
@@ -289,16 +289,23 @@ impl Session {
 
     /// Registers a request of `bytes` bytes. Returns the request for the node, or the error of the
     /// reply.
-    fn note_question(
+    fn begin_request(
         &self,
         request: u64,
         bytes: usize,
         body: Request,
     ) -> io::Result<Result<(Request, Places), CallError>> {
-        if let Err(excess) = lock(&self.asked).begin(request, open_requests::cost(&body, bytes))? {
+        if let Err(excess) =
+            lock(&self.open_requests).begin(request, open_requests::cost(&body, bytes))?
+        {
             return Ok(Err(self.refuse(excess)));
         }
-        let admitted = self.authorize(body).and_then(|body| {
+        // The only place that enforces the capability of a process.
+        let authorized = match self.restricted.get() {
+            None => Ok(body),
+            Some(restricted) => restricted.authorize(body),
+        };
+        let admitted = authorized.and_then(|body| {
             let places = self.places(&body, bytes).map_err(|excess| self.refuse(excess))?;
             Ok((body, places))
         });
@@ -353,14 +360,6 @@ impl Session {
         Ok(places)
     }
 
-    /// Checks a request against the process's capability. This is the only place that enforces it.
-    fn authorize(&self, body: Request) -> Result<Request, CallError> {
-        match self.restricted.get() {
-            None => Ok(body),
-            Some(restricted) => restricted.authorize(body),
-        }
-    }
-
     /// Forwards a request without a reply, and ends what the process itself has open.
     fn end(&self, body: Request) {
         if let Some(restricted) = self.restricted.get()
@@ -369,7 +368,7 @@ impl Session {
         {
             self.send(FromNode::Unmap { extents: vec![extent] }, None);
         }
-        self.programs.requests.notify(self.client, body);
+        self.programs.notify(self.client, body);
     }
 
     /// Pins everything that the process reads, for a fork.
@@ -395,7 +394,7 @@ impl Session {
     ) {
         if let Request::ExplainRequest { request: explained } = &mut body {
             // The node has numbers of its own. A request without one has its reply already.
-            *explained = lock(&self.asked).ours(explained.0).unwrap_or_default();
+            *explained = lock(&self.open_requests).ours(explained.0).unwrap_or_default();
         }
         if let Request::Seal { instance } = body
             && let Some(stored) = self.programs.store.get(instance)
@@ -428,15 +427,9 @@ impl Session {
             };
             session.answer(request, reply);
         });
-        let (client, requests) = (self.client, &self.programs.requests);
-        let ours = match until_end {
-            Some(share) => {
-                let held = open_requests::hold(share, parts);
-                requests.submit_holding(client, body, deadline, sink, held)
-            }
-            None => requests.submit(client, body, deadline, false, sink),
-        };
-        lock(&self.asked).set_number(request, ours);
+        let held = until_end.map(|share| open_requests::hold(share, parts));
+        let ours = self.programs.submit(self.client, body, deadline, false, held, sink);
+        lock(&self.open_requests).set_number(request, ours);
     }
 
     fn send(&self, mut message: FromNode, descriptor: Option<Descriptor>) {
@@ -452,10 +445,10 @@ impl Session {
             message = FromNode::Reply { request, reply, region: None };
             bytes = frame(&message);
         }
-        if let Err(unread) = self.answers.send(message, bytes, descriptor) {
+        if let Err(unread) = self.replies.send(message, bytes, descriptor) {
             let (limit, said) = unread.describe();
             self.limit_reached(limit);
-            self.answers.cut(frame(&FromNode::Refused { said: said.clone() }));
+            self.replies.cut(frame(&FromNode::Refused { said: said.clone() }));
             *lock(&self.fault) = Some(said);
             self.ended.notify_one();
         }
@@ -465,9 +458,9 @@ impl Session {
 impl Drop for Session {
     fn drop(&mut self) {
         // Close the connection even if a panic ended the task that serves it.
-        self.answers.close();
+        self.replies.close();
         for extent in lock(&self.retired_extents).drain() {
-            self.programs.leaving.unmapped(extent);
+            self.programs.retired_extents.unmapped(extent);
         }
     }
 }
@@ -480,7 +473,7 @@ impl Attachment for Session {
         if its.is_empty() {
             return;
         }
-        its.iter().for_each(|extent| self.programs.leaving.mapped(*extent));
+        its.iter().for_each(|extent| self.programs.retired_extents.mapped(*extent));
         lock(&self.retired_extents).extend(&its);
         let extents = its.iter().map(|extent| extent.0).collect();
         self.send(FromNode::Unmap { extents }, None);
@@ -494,10 +487,6 @@ impl Attachment for Session {
     fn process(&self) -> Option<u32> {
         self.process
     }
-}
-
-fn invalid(said: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, said)
 }
 
 #[cfg(test)]

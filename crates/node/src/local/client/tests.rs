@@ -101,7 +101,8 @@ fn dropping_a_request_undoes_it() {
         drop(client.start_put_small(None, &Value::bytes(b"unseen"), None, SOON));
         // This request is handled after those.
         eventually(|| client.start_objects("", None, SOON).join().unwrap().0.is_empty());
-        let status: serde_json::Value = serde_json::from_str(&client.describe().unwrap()).unwrap();
+        let status: serde_json::Value =
+            serde_json::from_str(&client.start_describe(None).join().unwrap()).unwrap();
         assert_eq!(status["waiting"], 0);
     });
 }

@@ -59,7 +59,7 @@ impl Session {
             if let Some(limit) = limit {
                 self.limit_reached(limit);
             }
-            self.programs.requests.notify(self.client, Request::Release { instance });
+            self.programs.notify(self.client, Request::Release { instance });
             let needed = stored.len();
             self.send_reply(request, Err(CallError::NoMemory { needed, detail }), None, None);
         }
@@ -94,7 +94,7 @@ impl Session {
         let is_got = matches!(reply, Ok(Reply::Got { .. }));
         self.send_reply(request, reply, Some(region), descriptor);
         if is_got && mutants::is_active(Mutant::ReleasesTooEarly) {
-            self.programs.requests.notify(self.client, Request::Release { instance });
+            self.programs.notify(self.client, Request::Release { instance });
         }
     }
 
@@ -137,7 +137,7 @@ impl Session {
         region: Option<Region>,
         descriptor: Option<Descriptor>,
     ) {
-        lock(&self.asked).end(request);
+        lock(&self.open_requests).end(request);
         self.send(FromNode::Reply { request, reply, region }, descriptor);
     }
 }

@@ -359,7 +359,7 @@ fn no_text_of_node_or_client_contains_the_token() {
     let client = node.client();
     let wait = client.start_get(&name("never/1"), SOON);
     assert!(!format!("{node:?} {client:?} {wait:?}").contains(token));
-    assert!(!client.describe().unwrap().contains(token));
+    assert!(!client.start_describe(None).join().unwrap().contains(token));
     drop(wait);
     node.close(SOON);
 }

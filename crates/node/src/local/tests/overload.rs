@@ -24,7 +24,7 @@ use crate::{
 };
 
 fn status(node: &Node) -> serde_json::Value {
-    serde_json::from_str(&node.client().describe().unwrap()).unwrap()
+    serde_json::from_str(&node.client().start_describe(None).join().unwrap()).unwrap()
 }
 
 /// A counter in a node's status.

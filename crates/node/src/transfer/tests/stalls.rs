@@ -203,7 +203,7 @@ impl Liar {
     }
 
     fn counter(&self, name: &str) -> u64 {
-        let text = self.node.client().describe().unwrap();
+        let text = self.node.client().start_describe(None).join().unwrap();
         let status: serde_json::Value = serde_json::from_str(&text).unwrap();
         status["counters"][name].as_u64().unwrap()
     }
