@@ -1,5 +1,5 @@
-//! Digests of objects, with which a receiver verifies the bytes that were put. Knows bytes, not
-//! their origin.
+//! Digests of objects, with which a receiver verifies the bytes that were put. Does
+//! not know where the bytes came from.
 
 use std::sync::Arc;
 

@@ -399,3 +399,37 @@ impl Drop for SlotGuard {
         });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        fs::metadata,
+        net::UdpSocket,
+        os::{fd::AsRawFd, unix::fs::MetadataExt},
+        thread,
+        time::Duration,
+    };
+
+    use super::*;
+    use crate::fork_safe::note;
+
+    #[test]
+    fn no_other_thread_has_the_list_during_a_fork() {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let descriptor = socket.as_raw_fd();
+        // Another test may have registered a socket with this descriptor before.
+        let inode = metadata(format!("/proc/self/fd/{descriptor}")).unwrap().ino();
+        let is_it = |noted: &(RawFd, u64)| *noted == (descriptor, inode);
+        assert!(!before_fork().iter().any(is_it));
+        let noting = thread::spawn(move || {
+            note(&socket);
+            socket
+        });
+        thread::sleep(Duration::from_millis(50));
+        assert!(!noting.is_finished());
+        after_fork();
+        let _socket = noting.join().unwrap();
+        assert!(before_fork().iter().any(is_it));
+        after_fork();
+    }
+}

@@ -67,6 +67,7 @@ impl Client {
         })
     }
 }
+
 /// A read-only view of an object, without a copy. Its memory does not change while the view exists,
 /// even if the object is deleted.
 pub struct View {

@@ -111,7 +111,8 @@ pub(crate) fn copies_max() -> u64 {
 
 /// The error when no place is free for another process.
 pub(crate) fn no_place(excess: QuotaExceeded) -> String {
-    let remedy =
-        format!("close clients, or raise ulimit -n of the node (which allows {ATTACHED_MAX})");
+    let remedy = format!(
+        "close clients, or raise ulimit -n of the node (which allows up to {ATTACHED_MAX})"
+    );
     excess.explain("ATTACHED_MAX", "attachments", &remedy)
 }

@@ -25,8 +25,8 @@ pub(super) fn checked(config: &NodeConfig, said: &str) -> Result<SocketAddr, Err
     ))
 }
 
-/// Takes an address; connections to it are refused until [`listen_at`]. `said` is the address as in
-/// the settings.
+/// Takes an address; connections to it are refused until [`listen_at`], which fails if another node
+/// listens there by then. `said` is the address as in the settings.
 pub(super) fn bind(listen: SocketAddr, said: &str) -> Result<TcpSocket, Error> {
     let socket = if listen.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() };
     let bound = socket.and_then(|socket| {
