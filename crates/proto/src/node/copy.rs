@@ -106,7 +106,8 @@ impl Node {
     }
 
     /// Takes a copy out of use. A client that fills it may continue. Readers of any other partial
-    /// copy are notified that the rest will not arrive.
+    /// copy are notified that the rest will not arrive. The caller ends its arrival, or gives that
+    /// another copy.
     pub(super) fn doom(&mut self, instance: Instance) {
         if self.copies.get(instance).is_some()
             && let Some(arrival) = self.incoming.of_copy(instance)

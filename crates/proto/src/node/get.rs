@@ -356,6 +356,7 @@ impl Node {
         let Some(arrival) = self.incoming.of_object(id) else { return };
         self.stop_fetches(arrival);
         let Some(ended) = self.incoming.end(arrival) else { return };
+        debug_assert!(ended.is_whole(), "the copy of parts is doomed first");
         match (ended.phase, ended.copy) {
             (Phase::Locating { .. } | Phase::Backoff { .. }, _) if is_kept => {
                 self.world.send_owners(id, &Message::CancelLocate { id: id.clone() });

@@ -4,7 +4,7 @@
 //! ```text
 //!   in_memory --> receive_from --> fetch_grew ... --> fetch_ended --> arrived --> completed --> give
 //!                      ^                |
-//!                      +-- locate <-- source_failed, copy_differs; redirected
+//!                      +-- locate <-- fetch_failed, copy_differs; redirected
 //! ```
 //! [`super::get`] finds the first source. The shell compares digests.
 

@@ -6,7 +6,7 @@
 //!   parts of a ring result:                   Admitting --> Receiving --> (complete)
 //!
 //!   Receiving, Locating --> Backoff --> Locating, or Watching for a range    no source, or it failed; blocks stay
-//!   Receiving --> Admitting    the object arrived with the wrong digest: it is fetched again, into other memory
+//!   Receiving --> Admitting --> Backoff    the object arrived with the wrong digest: it needs other memory
 //! ```
 //! Does not know copies or other arrivals.
 
