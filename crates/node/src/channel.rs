@@ -72,6 +72,15 @@ where
     Ok(Some(Header::decode(&bytes)?))
 }
 
+/// Reads a header that must come.
+pub(crate) async fn expect_header<R>(reader: &mut R) -> Result<Header, LinkError>
+where
+    R: AsyncRead + Unpin,
+{
+    let header = read_header(reader).await?;
+    Ok(header.ok_or_else(|| io::Error::from(io::ErrorKind::UnexpectedEof))?)
+}
+
 /// Reads and decrypts the body of a header.
 pub(crate) async fn read_body<R>(
     reader: &mut R,
@@ -97,8 +106,7 @@ where
     R: AsyncRead + Unpin,
     T: DeserializeOwned,
 {
-    let header = read_header(reader).await?;
-    let mut header = header.ok_or_else(|| io::Error::from(io::ErrorKind::UnexpectedEof))?;
+    let mut header = expect_header(reader).await?;
     if header.kind != kind {
         let said = format!("{} instead of {kind}", header.kind);
         return Err(WireError::Unexpected(said).into());

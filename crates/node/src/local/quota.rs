@@ -109,20 +109,9 @@ impl Quota {
         takers: &[QuotaHolder],
         amount: u64,
     ) -> Result<QuotaPermit, QuotaExceeded> {
-        let mut state = lock(&self.0.state);
-        let taken = state.taken.saturating_add(amount);
-        for taker in takers {
-            state.check(taker, amount, taken, self.0.most)?;
-        }
-        if taken > self.0.most {
-            return Err(QuotaExceeded { own: 0, taken: state.taken, most: self.0.most });
-        }
-        state.taken = taken;
-        state.peak = state.peak.max(taken);
-        for taker in takers {
-            *state.by.entry(taker.clone()).or_default() += amount;
-        }
-        Ok(QuotaPermit { of: self.0.clone(), amount, takers: takers.to_vec() })
+        let mut permit = QuotaPermit { of: self.0.clone(), amount: 0, takers: takers.to_vec() };
+        permit.resize(amount)?;
+        Ok(permit)
     }
 
     /// A share without an amount yet.
@@ -175,6 +164,9 @@ impl QuotaPermit {
             for taker in &self.takers {
                 state.check(taker, more, taken, self.of.most)?;
             }
+            if taken > self.of.most {
+                return Err(QuotaExceeded { own: 0, taken: state.taken, most: self.of.most });
+            }
         }
         state.taken = state.taken - self.amount + amount;
         state.peak = state.peak.max(state.taken);
@@ -216,7 +208,10 @@ impl Drop for QuotaPermit {
                 }
             }
         }
-        self.of.note_freed(state);
+        // A permit that was not granted frees nothing.
+        if self.amount > 0 {
+            self.of.note_freed(state);
+        }
     }
 }
 

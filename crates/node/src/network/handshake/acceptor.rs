@@ -10,8 +10,8 @@ use tokio::{io::AsyncWriteExt, net::TcpStream};
 use super::{
     Identity, PeerConnection, TIMEOUT,
     greeting::{
-        read_start, receive_greeting, refuse, refuse_with, secure, send_greeting, unexpected,
-        unlike,
+        read_plain, read_start, receive_greeting, refuse, refuse_with, secure, send_greeting,
+        unexpected, unlike,
     },
     in_time, introduction, prepare,
 };
@@ -24,7 +24,6 @@ use crate::{
         proofs::{ProofContext, SharedSecret, Side},
         tls::Secured,
     },
-    sealing::Open,
 };
 
 /// An accepted connection.
@@ -49,10 +48,8 @@ pub(crate) async fn accept(
 ) -> Result<Accepted, LinkError> {
     prepare(&stream)?;
     let meeting = async {
-        let header = match channel::read_header(&mut stream).await {
-            Ok(header) => {
-                header.ok_or_else(|| std::io::Error::from(std::io::ErrorKind::UnexpectedEof))?
-            }
+        let header = match channel::expect_header(&mut stream).await {
+            Ok(header) => header,
             Err(error @ LinkError::Wire(WireError::OtherVersion { .. })) => {
                 // Its header has this node's version, so the initiator knows both, too.
                 return Err(refuse_with(&mut stream, error).await);
@@ -69,17 +66,10 @@ pub(crate) async fn accept(
                 let secured = me.key.accept(stream, start.as_ref()).await?;
                 admit_caller(me, secured, permit).await.map(Accepted::Handshake)
             }
-            FrameKind::Greeting => {
-                let mut header = header;
-                let body =
-                    channel::read_body(&mut stream, &mut Open::new(None), &mut header).await?;
-                match hoplite_proto::wire::decode(&body)? {
-                    Greeting::Resume(resume) => {
-                        admit_resumed(me, stream, &resume, admit, permit).await
-                    }
-                    other => Err(unexpected(other)),
-                }
-            }
+            FrameKind::Greeting => match read_plain(&mut stream, header).await? {
+                Greeting::Resume(resume) => admit_resumed(me, stream, &resume, admit, permit).await,
+                other => Err(unexpected(other)),
+            },
             other => Err(WireError::Unexpected(other.to_string()).into()),
         }
     };

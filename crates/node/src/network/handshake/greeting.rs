@@ -1,7 +1,8 @@
 //! Greetings: messages of a handshake, before frames are encrypted. Does not know which nodes are
 //! admitted.
 
-use hoplite_proto::wire::{FrameKind, Greeting, Header, WireError};
+use hoplite_proto::wire::{self, FrameKind, Greeting, Header, WireError};
+use serde::de::DeserializeOwned;
 use tokio::{
     io::{AsyncRead, AsyncWrite, AsyncWriteExt},
     net::TcpStream,
@@ -42,13 +43,21 @@ pub(super) fn secure(key: &NodeKey) -> Vec<u8> {
 /// Reads the peer's start number; None if it uses no certificate.
 pub(super) async fn read_start(
     stream: &mut TcpStream,
-    mut header: Header,
+    header: Header,
 ) -> Result<Option<Start>, LinkError> {
     if header.length == 0 {
         return Ok(None);
     }
+    read_plain(stream, header).await.map(Some)
+}
+
+/// Reads the body of a frame that is not encrypted.
+pub(super) async fn read_plain<T: DeserializeOwned>(
+    stream: &mut TcpStream,
+    mut header: Header,
+) -> Result<T, LinkError> {
     let body = channel::read_body(stream, &mut Open::new(None), &mut header).await?;
-    Ok(Some(hoplite_proto::wire::decode(&body)?))
+    Ok(wire::decode(&body)?)
 }
 
 /// Why two nodes can't authenticate each other: one uses certificates and the other does not.
@@ -70,15 +79,10 @@ pub(super) fn unlike(key: &NodeKey, other: Option<&Start>) -> Option<String> {
 
 /// Reads the frame before TLS, with the peer's start number, or the refusal.
 pub(super) async fn receive_secure(stream: &mut TcpStream) -> Result<Option<Start>, LinkError> {
-    let header = channel::read_header(stream).await?;
-    let mut header =
-        header.ok_or_else(|| std::io::Error::from(std::io::ErrorKind::UnexpectedEof))?;
+    let header = channel::expect_header(stream).await?;
     match header.kind {
         FrameKind::Secure => read_start(stream, header).await,
-        FrameKind::Greeting => {
-            let body = channel::read_body(stream, &mut Open::new(None), &mut header).await?;
-            Err(unexpected(hoplite_proto::wire::decode(&body)?))
-        }
+        FrameKind::Greeting => Err(unexpected(read_plain(stream, header).await?)),
         other => Err(WireError::Unexpected(other.to_string()).into()),
     }
 }
