@@ -26,11 +26,7 @@ use crate::{
     local::{describe, programs::Programs},
     mutants,
     network::{connect, peers::DueOutboxes, shared::Network},
-    observe::{
-        clients::Lookup,
-        recorder::Recorder,
-        report::{self, Parts},
-    },
+    observe::{clients::Lookup, recorder::Recorder, report},
     repeats::log_once,
     transfer::{receive, shared::Transfers},
 };
@@ -141,8 +137,8 @@ impl Shell {
             }
             Inspection::Metrics => {
                 let status = self.describe(&machine.status());
-                let peers = &network.traffic.values(machine.members());
-                report::metrics(recorder, me, &Parts { status, machine, peers })
+                let peers = network.traffic.values(machine.members());
+                report::metrics(recorder, me, machine, &status, &peers)
             }
         }
     }

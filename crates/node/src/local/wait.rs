@@ -82,9 +82,8 @@ pub struct PendingReply<T> {
     request: u64,
     /// Whether the client has registered this wait, to end it on close.
     is_listed: bool,
-    timeout: Option<Duration>,
-    /// None without a timeout.
-    begun: Option<Instant>,
+    /// The timeout, and since when it runs.
+    timed: Option<(Duration, Instant)>,
     /// The object that the request refers to, if any.
     about: Option<ObjectId>,
     response_check: ResponseCheck,
@@ -191,15 +190,14 @@ pub(super) fn send<T>(
     timeout: Option<Duration>,
     finish: impl FnOnce(Reply, Option<SlotGuard>) -> Result<T, Error> + Send + 'static,
 ) -> PendingReply<T> {
-    let begun = timeout.map(|_| Instant::now());
+    let timed = timeout.map(|timeout| (timeout, Instant::now()));
     let shared = Arc::new(Shared { connection: connection.clone(), reply: ReplyCell::default() });
     let mut wait = PendingReply {
         request: 0,
         is_listed: false,
-        timeout,
-        begun,
+        timed,
         about: timeout.and_then(|_| subject(&body)),
-        response_check: ResponseCheck::new(timeout.zip(begun)),
+        response_check: ResponseCheck::new(timed),
         shared: shared.clone(),
         finish: Some(Box::new(finish)),
     };
@@ -208,7 +206,7 @@ pub(super) fn send<T>(
     if connection.is_forked() {
         return wait;
     }
-    wait.request = connection.ask(body, wait.timed(), may_wait, move |request, reply| {
+    wait.request = connection.ask(body, timed, may_wait, move |request, reply| {
         let raw = reply.map(|(reply, slot)| {
             let guard = SlotGuard::of(&completer.shared.connection, request, &reply, slot);
             (reply, guard)
@@ -242,17 +240,12 @@ impl<T> PendingReply<T> {
     /// The request, to find out what it waits for; None with a timeout, whose error reports that.
     pub fn query(&self) -> Option<WaitQuery> {
         let (connection, request) = (&self.shared.connection, self.request);
-        self.timeout.is_none().then(|| WaitQuery { connection: connection.clone(), request })
+        self.timed.is_none().then(|| WaitQuery { connection: connection.clone(), request })
     }
 
     /// The timeout.
-    pub const fn timeout(&self) -> Option<Duration> {
-        self.timeout
-    }
-
-    /// The timeout, and since when it runs.
-    fn timed(&self) -> Option<(Duration, Instant)> {
-        self.timeout.zip(self.begun)
+    pub fn timeout(&self) -> Option<Duration> {
+        self.timed.map(|(timeout, _)| timeout)
     }
 
     /// Sets the object that the request refers to.
@@ -359,7 +352,7 @@ impl<T> PendingReply<T> {
     /// detected it.
     fn as_given(&self, mut error: CallError) -> CallError {
         if let CallError::Timeout { waited_ns, .. } = &mut error
-            && let Some((timeout, begun)) = self.timed()
+            && let Some((timeout, begun)) = self.timed
             && begun.elapsed() >= timeout
             && Duration::from_nanos(*waited_ns) >= timeout
         {
@@ -387,7 +380,7 @@ impl<T> PendingReply<T> {
             Verdict::Stopped(_) => *timeout >= SILENCE_MAX,
             Verdict::Late => !timeout.is_zero(),
         };
-        match self.timeout.filter(is_over) {
+        match self.timeout().filter(is_over) {
             Some(timeout) => {
                 let what = format!("a reply{about} from the node of this host");
                 let waited_ns = nanoseconds(timeout);

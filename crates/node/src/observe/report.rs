@@ -64,18 +64,15 @@ struct Row<'a> {
     what: &'a What,
 }
 
-/// What the rest of the node adds to its metrics.
-pub(crate) struct Parts<'a> {
-    /// The status.
-    pub(crate) status: Value,
-    /// The state machine.
-    pub(crate) machine: &'a Machine,
-    /// Bytes received from each member, and sent to it.
-    pub(crate) peers: &'a HashMap<NodeId, (u64, u64)>,
-}
-
-/// Writes counters, latencies and the status.
-pub(crate) fn metrics(recorder: &Recorder, me: NodeId, parts: &Parts<'_>) -> String {
+/// Writes counters, latencies and the status. `peers` has the bytes received from each member, and
+/// sent to it.
+pub(crate) fn metrics(
+    recorder: &Recorder,
+    me: NodeId,
+    machine: &Machine,
+    status: &Value,
+    peers: &HashMap<NodeId, (u64, u64)>,
+) -> String {
     #[derive(Serialize)]
     struct Totals<'a> {
         #[serde(flatten)]
@@ -88,19 +85,19 @@ pub(crate) fn metrics(recorder: &Recorder, me: NodeId, parts: &Parts<'_>) -> Str
     json.field("node", me.to_string());
     json.field("version", env!("CARGO_PKG_VERSION"));
     json.field("started", unix(Instant(0)));
-    json.field("status", &parts.status);
+    json.field("status", status);
     let totals = &recorder.totals;
     json.field("totals", Totals { totals, events: recorder.events.next() });
     json.field("choices", Map(CHOICES.iter().zip(totals.choices)));
     json.field("memberships", Map(MEMBERSHIPS.iter().zip(totals.memberships)));
-    let census = parts.machine.table().census();
+    let census = machine.table().census();
     let states = census.states().map(|(name, objects, bytes)| {
         (String::from(name), json!({ "objects": objects, "bytes": bytes }))
     });
     json.field("states", states.collect::<serde_json::Map<String, Value>>());
     json.field("pins", census.pinned());
-    json.field("queues", Map(parts.machine.queues().into_iter()));
-    let peers = parts.peers.iter().map(|(node, (received, sent))| {
+    json.field("queues", Map(machine.queues().into_iter()));
+    let peers = peers.iter().map(|(node, (received, sent))| {
         (node.to_string(), json!({ "received": received, "sent": sent }))
     });
     json.field("peers", Map(peers));

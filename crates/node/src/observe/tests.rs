@@ -21,7 +21,7 @@ use super::{
     clients::Lookup,
     events::{EVENTS_MAX, What},
     recorder::Recorder,
-    report::{self, Parts},
+    report,
 };
 use crate::config::LINK_ASSUMED;
 
@@ -371,8 +371,8 @@ fn the_metrics_count_what_happened() {
     scene.put("a");
     scene.ask(Request::Delete { ids: vec![named("a")] });
     let status = serde_json::json!({});
-    let parts = Parts { status, machine: &scene.machine, peers: &[(OTHER, (3, 4))].into() };
-    let text = report::metrics(&scene.recorder, ME, &parts);
+    let peers = [(OTHER, (3, 4))].into();
+    let text = report::metrics(&scene.recorder, ME, &scene.machine, &status, &peers);
     let metrics: Value =
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
     assert_eq!((&metrics["totals"]["puts"], &metrics["totals"]["deletes"]), (&1.into(), &1.into()));
