@@ -39,11 +39,12 @@ use crate::{
 /// All connections of this process.
 static ALL: Mutex<Vec<Weak<Connection>>> = Mutex::new(Vec::new());
 
+/// The locked lists of sockets and of connections.
+type Locked = (Noted, MutexGuard<'static, Vec<Weak<Connection>>>);
+
 thread_local! {
-    /// The locked lists of sockets and connections, between [`before_fork`] and [`after_fork`] of
-    /// this thread.
-    static HELD: RefCell<Option<(Noted, MutexGuard<'static, Vec<Weak<Connection>>>)>> =
-        const { RefCell::new(None) };
+    /// What this thread holds between [`before_fork`] and [`after_fork`].
+    static HELD: RefCell<Option<Locked>> = const { RefCell::new(None) };
 }
 
 /// Locks the lists and returns descriptors and inodes of the sockets of nodes and attachments. A
