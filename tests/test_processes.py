@@ -319,7 +319,7 @@ def hello(version: int) -> bytes:
     return message(b"\x00" + bytes([version]))
 
 
-VERSION = 20
+VERSION = 21
 HELLO = hello(VERSION)
 
 STRANGERS: dict[str, bytes] = {
