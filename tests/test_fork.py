@@ -457,6 +457,59 @@ with attached() as (hp, node, far):
     )
 
 
+FIRST_USES = """
+import ctypes, itertools
+from hoplite import values
+hp = hoplite.init(node=Node())
+native, what, out = hp._native, values.encode(np.ones(1_000)), values.writable(np.empty(1_000))
+calls = {
+    "a put": (native.put, what, list(what.parts), None, None, LIMIT),
+    "a get into an array": (native.start_get_into, "a/1", out, None, None, 0),
+    "a node without settings": (type(hp.node._native), {"listen": None}),
+    "a wrong type": (native.start_get, None, LIMIT),
+    "a wrong list": (native.start_wait, None, 1, LIMIT),
+}
+# It neither runs Python code nor lets other threads run, unlike os.fork.
+fork_at_once = ctypes.PyDLL(None).fork
+sys.setswitchinterval(0.05)
+for name, (call, *arguments) in calls.items():
+    begun = False
+    # The call begins after more than the switch interval, so this thread gets the interpreter when the call first
+    # releases it, and keeps it for that interval.
+    step = itertools.starmap(call, itertools.islice(itertools.repeat(arguments), 100_000_000, None))
+    def work():
+        global begun
+        begun = True
+        with contextlib.suppress(Exception):
+            next(step)
+    thread = threading.Thread(target=work)
+    thread.start()
+    while not begun:
+        pass
+    pid = fork_at_once()
+    if pid == 0:
+        # Handlers of this fork report that no handler ran before it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        ctypes.pythonapi.PyOS_AfterFork_Child()
+        with contextlib.suppress(Exception):
+            call(*arguments)
+        os._exit(0)
+    try:
+        join(pid, 5)
+    except SystemExit as end:
+        raise SystemExit(f"{name}: {end}")
+    thread.join(LIMIT)
+"""
+
+
+def test_a_thread_that_makes_the_first_call_of_its_kind_leaves_a_child_no_lock() -> None:
+    """The child makes the same call, whose thread in the parent the fork interrupts when it releases the interpreter.
+
+    A call whose first use of a name or type is unfinished then would never end in the child.
+    """
+    run(FIRST_USES)
+
+
 @pytest.mark.parametrize(
     ("how", "uses", "end"),
     [

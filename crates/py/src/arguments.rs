@@ -135,6 +135,18 @@ pub(crate) struct Memory<'py> {
     pub(crate) shape: Vec<u64>,
 }
 
+/// Uses the cells of the names of fields; see [`crate::cells`].
+pub(crate) fn fill_cells(py: Python<'_>) -> PyResult<()> {
+    let example = py.eval(
+        c"type('Example', (), dict(kind='', shape=(), form='', nbytes=0, digest=None, data=None))",
+        None,
+        None,
+    )?;
+    example.extract::<EncodedValue>()?;
+    example.extract::<Memory<'_>>()?;
+    Ok(())
+}
+
 /// Returns kind and shape of an object, the inverse of [`EncodedValue::meta`].
 pub(crate) fn kind(meta: &Meta) -> (Cow<'static, str>, &[u64]) {
     match &meta.kind {

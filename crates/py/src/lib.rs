@@ -7,6 +7,7 @@
 mod arguments;
 mod buffer;
 mod capabilities;
+mod cells;
 mod certificates;
 mod client;
 mod errors;
@@ -43,6 +44,7 @@ mod native {
 
         use super::{PyModuleMethods, PyTuple};
         super::errors::load(module.py())?;
+        super::cells::fill(module.py())?;
         module.add("DEBUG_BUILD", cfg!(debug_assertions))?;
         module.add("INLINE_BYTES_MAX", hoplite_node::proto::limits::INLINE_BYTES_MAX)?;
         module.add("COPY_OVERHEAD_BYTES", hoplite_node::proto::table::COPY_OVERHEAD_BYTES)?;

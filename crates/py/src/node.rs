@@ -69,6 +69,19 @@ pub(crate) struct Credentials {
     no_encryption: bool,
 }
 
+/// Uses the cells of the names of settings; see [`crate::cells`].
+pub(crate) fn fill_cells(py: Python<'_>) -> PyResult<()> {
+    let example = c"dict(
+        listen=None, advertise=None, join=(), cluster='', tokens=(), certificates=None, admission='',
+        no_encryption=False, no_auth=False, require_capability=False, capacity=None, spill=None,
+        spill_limit=None, spill_persistent=False, socket='', place=None, surveys=False,
+        detection_timeout=0.0)";
+    let example = py.eval(example, None, None)?;
+    example.extract::<Options>()?;
+    example.extract::<Credentials>()?;
+    Ok(())
+}
+
 /// Files of the certificate, key, CA and revocation list.
 type Certificates = (PathBuf, PathBuf, PathBuf, Option<PathBuf>);
 
