@@ -15,4 +15,9 @@ mod native {
         rings::Rings,
         topology::{Topology, collective_pairs, make_data_centre},
     };
+
+    #[pymodule_init]
+    fn init(module: &super::Bound<'_, super::PyModule>) -> super::PyResult<()> {
+        super::topology::fill_cells(module.py())
+    }
 }

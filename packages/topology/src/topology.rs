@@ -59,6 +59,19 @@ pub(crate) struct Searched {
     start: Option<Vec<u32>>,
 }
 
+/// Uses the cells in which PyO3 keeps the names of fields and a type. It fills them on first use: a child that is
+/// forked while a thread of its parent does so would wait forever for that thread.
+pub(crate) fn fill_cells(py: Python<'_>) -> PyResult<()> {
+    let example = c"type('Example', (), dict(
+        algorithm='', library='', base=0, bytes=0.0, model='', ranks=0, seed=0, seconds=0.0,
+        seconds_max=0.0, gap=0.0, method='', start=None))";
+    let example = py.eval(example, None, None)?;
+    example.extract::<Wanted>()?;
+    example.extract::<Searched>()?;
+    drop(wrap_pyfunction!(collective_pairs, py)?.call1((py.None(),)));
+    Ok(())
+}
+
 /// An order with its costs and bound.
 #[derive(IntoPyObject)]
 pub(crate) struct Found {
