@@ -2,11 +2,9 @@
 
 use std::{
     collections::BTreeMap,
-    sync::Mutex,
+    sync::{Mutex, TryLockError},
     time::{Duration, Instant},
 };
-
-use crate::sync::lock;
 
 /// Time after which a cause is logged again, with the number of its repeats.
 const QUIET: Duration = Duration::from_secs(3600);
@@ -50,7 +48,13 @@ struct Repeats(Mutex<BTreeMap<&'static str, BTreeMap<Option<String>, Logged>>>);
 
 impl Repeats {
     fn note(&self, now: Instant, place: &'static str, cause: String) -> Option<u64> {
-        let mut seen = lock(&self.0);
+        let mut seen = match self.0.try_lock() {
+            Ok(seen) => seen,
+            Err(TryLockError::Poisoned(seen)) => seen.into_inner(),
+            // Another thread notes a cause, perhaps a thread of the parent when this process was
+            // forked, which never unlocks it: log the event rather than wait.
+            Err(TryLockError::WouldBlock) => return Some(0),
+        };
         let causes = seen.entry(place).or_default();
         let mut cause = Some(cause);
         if causes.len() >= CAUSES_MAX && !causes.contains_key(&cause) {
@@ -75,6 +79,16 @@ impl Repeats {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sync::lock;
+
+    #[test]
+    fn child_forked_while_a_thread_notes_a_cause_logs_every_event() {
+        let seen = Repeats(Mutex::default());
+        let _held = seen.0.lock().unwrap();
+        for _ in 0..2 {
+            assert_eq!(seen.note(Instant::now(), "here", "it".into()), Some(0));
+        }
+    }
 
     /// Notes a cause of the place "here".
     fn note(seen: &Repeats, now: Instant, of: usize) -> Option<u64> {
