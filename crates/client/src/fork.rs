@@ -15,12 +15,14 @@ use hoplite_node::{Client as Native, after_fork, before_fork};
 use crate::{
     attachment,
     process::{self, Locked},
+    session::{self, LockedNode},
 };
 
 /// What this thread holds between [`prepare`] and [`parent`] or [`child`].
 struct Held {
     /// Serializes forks of several threads, too.
     _shared: Locked,
+    _node: LockedNode,
     /// An open pipe marks the child's inherited views as in use.
     lifelines: Vec<OwnedFd>,
     sockets: Vec<(RawFd, u64)>,
@@ -33,10 +35,10 @@ thread_local! {
 /// Call before a fork. Pins everything that this process reads until all processes that have the pins end, and locks
 /// what the child must find consistent.
 pub fn prepare() {
-    let shared = process::lock();
+    let (shared, node) = (process::lock(), session::lock());
     let lifelines = Native::pin_for_fork();
     let sockets = before_fork();
-    HELD.set(Some(Held { _shared: shared, lifelines, sockets }));
+    HELD.set(Some(Held { _shared: shared, _node: node, lifelines, sockets }));
 }
 
 /// Call in the parent after a fork, or after one that failed.

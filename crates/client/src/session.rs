@@ -3,7 +3,7 @@
 
 use std::{
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     thread,
     time::Duration,
 };
@@ -113,7 +113,7 @@ fn checked_address(address: String) -> Result<String> {
 }
 
 /// The node that `init` started in this process.
-struct Embedded {
+pub(crate) struct Embedded {
     node: Node,
     /// The addresses that it joined.
     seeds: Vec<String>,
@@ -123,10 +123,18 @@ struct Embedded {
 
 static EMBEDDED: Mutex<Weak<Embedded>> = Mutex::new(Weak::new());
 
+/// The locked node of this process.
+pub(crate) type LockedNode = MutexGuard<'static, Weak<Embedded>>;
+
+/// Locks the node of this process, also for a fork.
+pub(crate) fn lock() -> LockedNode {
+    EMBEDDED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Embedded {
     /// The node of this process, if it runs.
     fn find() -> Option<Arc<Self>> {
-        let embedded = EMBEDDED.lock().unwrap_or_else(PoisonError::into_inner).upgrade()?;
+        let embedded = lock().upgrade()?;
         (embedded.process == std::process::id() && !embedded.node.is_closed()).then_some(embedded)
     }
 
@@ -236,7 +244,7 @@ impl Search {
         let node = Node::start_at(options, Some(&usual))?;
         let (leave, process) = (self.leave, std::process::id());
         let embedded = Arc::new(Embedded { node, seeds, leave, process });
-        *EMBEDDED.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(&embedded);
+        *lock() = Arc::downgrade(&embedded);
         embedded.client(self.options.clone())
     }
 
