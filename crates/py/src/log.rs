@@ -3,7 +3,7 @@
 mod json;
 mod text;
 
-use std::io::{IsTerminal, stderr};
+use std::io::{self, IsTerminal, Write, stderr};
 
 use pyo3::prelude::*;
 use tracing_subscriber::{
@@ -30,7 +30,7 @@ pub(crate) fn log_to_stderr(py: Python<'_>, levels: &str, is_json: bool) -> PyRe
         );
         errors::raise(py, "InvalidArgument", message)
     })?;
-    let lines = tracing_subscriber::fmt().with_max_level(LevelFilter::TRACE).with_writer(stderr);
+    let lines = tracing_subscriber::fmt().with_max_level(LevelFilter::TRACE).with_writer(|| Stderr);
     // If another logger exists, perhaps from an earlier call, it stays.
     let _ = if is_json {
         lines.event_format(JsonLines).finish().with(targets).try_init()
@@ -39,6 +39,20 @@ pub(crate) fn log_to_stderr(py: Python<'_>, levels: &str, is_json: bool) -> PyRe
         text.with_ansi(stderr().is_terminal()).finish().with(targets).try_init()
     };
     Ok(())
+}
+
+/// Stderr without the lock of the standard library: a child forked while another thread writes would wait for it
+/// forever. Each event is one write.
+struct Stderr;
+
+impl Write for Stderr {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        Ok(rustix::io::write(rustix::stdio::stderr(), bytes)?)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// The level of each module; None if a level is unknown.
