@@ -2,7 +2,7 @@
 //! of a job, or with the last lease.
 //!
 //! Clocks of nodes differ. Messages therefore carry the remaining time, each node counts it by its
-//! own clock, and the earliest end wins. The primary owner of an object decides about its deletion,
+//! own clock, and the earliest end wins. An owner of an object decides about its deletion,
 //! see [`crate::directory`].
 
 use alloc::boxed::Box;

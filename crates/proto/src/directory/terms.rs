@@ -1,8 +1,8 @@
 //! Objects that end without a deletion by a client: their time to live is over, or the lease of
 //! their job or of the object itself has ended.
 //!
-//! The primary owner ends the object and notifies the backup owner. For leases see
-//! [`super::leases`].
+//! The primary owner, or later the backup owner, ends the object and notifies the other one. For
+//! leases see [`super::leases`].
 
 use alloc::vec::Vec;
 use core::ops::Bound;
@@ -42,20 +42,22 @@ impl Directory {
         }
     }
 
-    /// Ends an object whose time is over. The backup owner checks again later, in case the primary
-    /// owner cannot report the end.
+    /// Ends an object whose time is over. The backup owner does so later, in case the primary owner
+    /// cannot report the end or does not have the object.
     pub(super) fn end_in_time(&mut self, context: &mut Context<'_>, id: &ObjectId) {
         let (now, members) = (context.now, context.members);
         let live = self.entries.get(id).and_then(|entry| entry.live.as_ref());
         let ends_at = live.and_then(|live| live.terms.as_ref()).and_then(|terms| terms.ends_at);
-        if ends_at.is_none_or(|at| at > now) || mutants::is_active(Mutant::IgnoresExpiry) {
+        let Some(ends_at) = ends_at.filter(|at| *at <= now) else { return };
+        if mutants::is_active(Mutant::IgnoresExpiry) {
             return;
         }
         let owners = members.owners(id);
-        if owners.primary == members.me() {
+        let is_late = now >= ends_at + OWNER_TIMEOUT_NS;
+        if owners.primary == members.me() || is_late && owners.contains(members.me()) {
             self.end(context, id);
         } else if owners.contains(members.me()) {
-            self.alarms.insert((now + OWNER_TIMEOUT_NS, id.clone()));
+            self.alarms.insert((ends_at + OWNER_TIMEOUT_NS, id.clone()));
         }
     }
 

@@ -111,6 +111,20 @@ fn an_object_ends_when_its_time_is_over_and_not_before() {
 }
 
 #[test]
+fn the_backup_owner_ends_an_object_that_the_primary_owner_does_not_end() {
+    let mut cluster = Cluster::new(3);
+    let name = cluster.owned_name(1, 2, "x");
+    let id = cluster.put_as((3, 1), Some(&name), 8, Some(TTL));
+    cluster.slow_down(1);
+    cluster.wait(TTL);
+    assert!(cluster.has(3, &id));
+    cluster.wait(OWNER_TIMEOUT_NS);
+    assert!(!cluster.has(3, &id));
+    cluster.catch_up();
+    cluster.assert_gone(&id);
+}
+
+#[test]
 fn its_time_runs_from_when_it_is_complete() {
     let mut cluster = Cluster::new(3);
     let ask = Request::Create { id: None, meta: array(LARGE), ttl_ns: Some(TTL) };
