@@ -530,12 +530,23 @@ pub enum Progress {
     /// earlier, before this node restarts the attempt. Readers therefore receive it from this node,
     /// directly or through relays.
     Parts,
+    /// There is no copy, since the holders of a small object are gone: the sender has stored its
+    /// bytes as an owner. Another owner that lacks them requests them.
+    Stored(Option<Inline>),
 }
 
 impl Progress {
     /// Whether the copy is complete.
     pub const fn is_complete(&self) -> bool {
         matches!(self, Self::Inline(_) | Self::Complete)
+    }
+
+    /// The bytes of a small object in the message.
+    pub const fn bytes(&self) -> Option<&Inline> {
+        match self {
+            Self::Inline(bytes) | Self::Stored(Some(bytes)) => Some(bytes),
+            Self::Complete | Self::Partial { .. } | Self::Parts | Self::Stored(None) => None,
+        }
     }
 }
 

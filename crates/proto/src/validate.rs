@@ -54,9 +54,11 @@ impl Message {
     /// Metadata and bytes of the inline object in the message, if there is one.
     pub fn small_object(&self) -> Option<(&Meta, &Inline)> {
         match self {
-            Self::Announce(Announce { meta, progress: Progress::Inline(bytes), .. })
-            | Self::ClaimAtBackup(Announce { meta, progress: Progress::Inline(bytes), .. })
-            | Self::Located { meta, source: Source::Inline(bytes), .. } => Some((meta, bytes)),
+            Self::Announce(Announce { meta, progress, .. })
+            | Self::ClaimAtBackup(Announce { meta, progress, .. }) => {
+                Some((meta, progress.bytes()?))
+            }
+            Self::Located { meta, source: Source::Inline(bytes), .. } => Some((meta, bytes)),
             Self::Answer { answer: Answer::Found(found), .. } => {
                 Some((&found.meta, found.inline.as_ref()?))
             }
@@ -135,6 +137,10 @@ impl Announce {
         match &self.progress {
             Progress::Inline(bytes) => self.meta.carries(Some(bytes)),
             Progress::Complete | Progress::Partial { .. } | Progress::Parts => self.meta.is_valid(),
+            Progress::Stored(bytes) => {
+                let bytes = bytes.as_ref().map_or(self.meta.size, Inline::len);
+                !self.claim && self.meta.is_valid() && self.meta.is_small(bytes)
+            }
         }
     }
 }
@@ -147,10 +153,15 @@ impl Meta {
     /// Whether the object travels with these bytes, or without.
     fn carries(&self, inline: Option<&Inline>) -> bool {
         let fits = match inline {
-            Some(bytes) => bytes.len() == self.size && self.size <= INLINE_BYTES_MAX,
+            Some(bytes) => self.is_small(bytes.len()),
             None => self.size > INLINE_BYTES_MAX,
         };
         self.is_valid() && fits
+    }
+
+    /// Whether the object is a small one of that many bytes.
+    const fn is_small(&self, bytes: u64) -> bool {
+        bytes == self.size && self.size <= INLINE_BYTES_MAX
     }
 }
 

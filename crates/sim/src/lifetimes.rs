@@ -106,7 +106,8 @@ impl World {
             object.is_made && (object.is_of_job || has_had_its_time)
         };
         let mut left = None;
-        for (id, nodes) in self.existing() {
+        let stored = self.without_copies().into_iter().map(|(id, node)| (id, vec![node]));
+        for (id, nodes) in self.existing().into_iter().chain(stored) {
             let mut all = self.users.objects_of(&id);
             if let (Some(object), None) = (all.next(), all.next())
                 && is_over(object)

@@ -166,10 +166,13 @@ impl Accounts {
     pub(super) fn hold(&mut self, from: NodeId, announce: &Announce) -> (Announce, Option<Charge>) {
         let mut held = announce.clone();
         let mut charge = None;
-        if let Progress::Inline(bytes) = &announce.progress {
+        if let Some(bytes) = announce.progress.bytes() {
             charge = self.charge(from, bytes.len());
             if charge.is_none() {
-                held.progress = Progress::Complete;
+                held.progress = match announce.progress {
+                    Progress::Stored(_) => Progress::Stored(None),
+                    _ => Progress::Complete,
+                };
             }
         }
         (held, charge)

@@ -36,7 +36,7 @@ impl Directory {
         from: NodeId,
         announce: &Announce,
     ) -> bool {
-        if !self.has_name(context, from, announce) {
+        if self.is_offer(context, from, announce) || !self.has_name(context, from, announce) {
             return true;
         }
         let Some(recorded) = self.record(context, from, announce) else { return true };
@@ -51,6 +51,8 @@ impl Directory {
         }
         if !recorded.has_room || recorded.lacks_bytes {
             self.store_bytes(id, announce.instance, from, recorded.has_room, context.outbox);
+            // No node may have a copy.
+            self.check_orphan(context.now, id, context.members);
         }
         is_awaited
     }
@@ -152,7 +154,7 @@ impl Directory {
         let live = entry.live.as_mut()?;
         live.take(now, from, announce, owners.primary == me, context.outbox);
         let (mut is_brought, mut has_room) = (false, true);
-        if let Progress::Inline(bytes) = &announce.progress
+        if let Some(bytes) = announce.progress.bytes()
             && live.inline.is_none()
         {
             // Objects made by this node are not charged: its store has their bytes as long as the
@@ -537,7 +539,7 @@ impl Live {
         self.instance == announce.instance && self.meta != announce.meta
     }
 
-    /// Records the announcement of a holder.
+    /// Records the announcement of a holder, or of an owner that is none.
     fn take(
         &mut self,
         now: Instant,
@@ -550,6 +552,7 @@ impl Live {
             Progress::Inline(_) | Progress::Complete => (true, None),
             Progress::Partial { source } => (false, *source),
             Progress::Parts => (false, None),
+            Progress::Stored(_) => return,
         };
         if from == self.instance.node {
             self.by_parts = announce.progress == Progress::Parts;

@@ -56,6 +56,14 @@ fn small(id: &ObjectId, maker: u64) -> Message {
     announced(id, maker, Progress::Inline(bytes(maker as u8)))
 }
 
+/// The announcement of an owner that has stored a small object of node `maker`.
+fn stored(id: &ObjectId, maker: u64, bytes: Option<Inline>) -> Message {
+    let Message::Announce(announce) = announced(id, maker, Progress::Stored(bytes)) else {
+        unreachable!()
+    };
+    Message::Announce(Announce { pinned: false, ..announce })
+}
+
 fn reannounce_if_held(id: &ObjectId, by: u64, maker: u64) -> (NodeId, Message) {
     (NodeId(by), Message::Reannounce { id: id.clone(), instance: made(id, maker) })
 }
@@ -164,9 +172,10 @@ fn another_holder_sends_the_bytes_when_the_maker_is_gone() {
         [waiting(&other, 2), reannounce_if_held(&other, 3, 3)]
     );
     let outbox = owner.loses(3);
+    let backup = owner.members.owners(&kept).backup.unwrap();
     assert_eq!(
         outbox,
-        [reannounce_if_held(&other, 4, 3)],
+        [(backup, stored(&kept, 3, None)), reannounce_if_held(&other, 4, 3)],
         "the owner requests them for the waiting node"
     );
     assert_eq!(brought(&owner.receives(4, small(&other, 3))), (2, bytes(3)));
@@ -186,6 +195,42 @@ fn an_object_without_its_bytes_is_lost_with_its_last_holder() {
     let [(NodeId(2), Message::Gone { id, .. })] = &outbox[..] else { panic!("{outbox:?}") };
     assert_eq!(*id, other);
     assert_eq!(brought(&owner.receives(2, locate(&kept))), (2, bytes(3)));
+}
+
+#[test]
+fn an_owner_offers_what_no_node_holds() {
+    let (mut owner, kept, _) = with_two_of_node_3();
+    let outbox = owner.loses(3);
+    let backup = owner.members.owners(&kept).backup.unwrap();
+    assert_eq!(outbox, [(backup, stored(&kept, 3, None))]);
+    assert_eq!(owner.members_changed(None), outbox, "another owner may have joined");
+    owner.receives(4, small(&kept, 3));
+    assert_eq!(owner.members_changed(None), [], "node 4 announces its copy");
+}
+
+#[test]
+fn an_owner_requests_what_no_node_holds_if_it_lacks_it() {
+    let mut owner = owner();
+    let id = names(&owner).next().unwrap();
+    owner.receives(4, locate(&id));
+    let requested = owner.receives(2, stored(&id, 3, None));
+    assert_eq!(requested, [reannounce_if_held(&id, 2, 3)]);
+    let outbox = owner.receives(2, stored(&id, 3, Some(bytes(3))));
+    assert_eq!(brought(&outbox), (4, bytes(3)));
+    assert_eq!(owner.holders(&id), []);
+    assert_eq!(owner.receives(2, stored(&id, 3, None)), []);
+    owner.receives(4, delete(&id));
+    assert_eq!(owner.receives(2, stored(&id, 3, None)), [], "it was deleted");
+}
+
+#[test]
+fn what_no_node_holds_is_lost_at_an_owner_without_capacity() {
+    let (mut owner, _, other) = with_two_of_node_3();
+    let more = names(&owner).nth(2).unwrap();
+    owner.receives(3, Message::Withdraw { id: other.clone(), instance: made(&other, 3) });
+    owner.receives(3, stored(&more, 4, Some(bytes(4))));
+    owner.waits(ORPHAN_GRACE_NS);
+    assert_eq!(owner.directory.recount(), 1, "only the first of three is left");
 }
 
 /// Goal: bytes of copies whose maker has announced nothing, and is gone, are kept within the same

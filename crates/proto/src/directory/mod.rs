@@ -2,15 +2,16 @@
 //! owns.
 //!
 //! Input: messages of holders and requesters, departures of members, and time. Output: messages.
-//! All of it is soft state, which the holders can announce again, so losing it loses no object. The
-//! directory does not know bytes, connections or clients.
+//! All of it is soft state, which the holders can announce again, so losing it loses no object,
+//! except small ones without a holder ([`stored`]). The directory does not know bytes, connections
+//! or clients.
 //!
 //! The state is in [`state`]: entries of objects ([`entries`], [`entry`], [`live`]), each with its
 //! broadcast tree ([`tree`]), the open questions of nodes ([`questions`]), names by prefix
 //! ([`versions`]), records about nodes ([`speeds`], [`accounts`]) and [`leases`]. Each file that
 //! changes the state handles one kind of input: reports of holders ([`copies`], [`rebalance`]),
 //! requests ([`lookups`], [`names`], [`list`]), deletions ([`deletion`]), expiry ([`terms`],
-//! [`expiry`]) and membership changes ([`sweep`]).
+//! [`expiry`]) and membership changes ([`sweep`], [`stored`]).
 //!
 //! ```text
 //!              Announce               no node can complete it, for a grace
@@ -53,6 +54,7 @@ mod reports;
 mod speeds;
 mod state;
 mod status;
+mod stored;
 mod sweep;
 #[cfg(test)]
 mod sweep_tests;

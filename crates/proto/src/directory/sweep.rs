@@ -117,6 +117,7 @@ impl Directory {
             self.alarms.insert((entry.stray_until, id.clone()));
         }
         self.notify_owners(context, id, &owners);
+        self.offer_stored(context, id);
     }
 
     /// Applies pending changes to the entry that a message concerns. A listing uses entries as they

@@ -72,7 +72,7 @@ impl Node {
             Message::Drop { id, instance, error } => {
                 self.drop_copy(from, &id, instance, error);
             }
-            Message::Reannounce { id, instance } => self.reannounce_if_held(&id, instance),
+            Message::Reannounce { id, instance } => self.reannounce_if_held(from, &id, instance),
             Message::DropPartial { id, instance, error } => {
                 self.drop_partial(from, &id, instance, error);
             }

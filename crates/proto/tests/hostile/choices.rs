@@ -146,10 +146,11 @@ impl Choices<'_> {
     }
 
     fn progress(&mut self, meta: &Meta) -> Progress {
-        match self.below(5) {
+        match self.below(6) {
             0 => Progress::Complete,
             1 => Progress::Partial { source: self.flag().then(|| self.node()) },
             2 => Progress::Parts,
+            3 => Progress::Stored(self.flag().then(|| self.inline(meta))),
             _ => Progress::Inline(self.inline(meta)),
         }
     }

@@ -12,7 +12,7 @@ use hoplite_proto::{
 use crate::{
     plan::{Disk, Make, SECOND},
     users::Purpose,
-    world::World,
+    world::{Host, World},
 };
 
 impl World {
@@ -24,6 +24,7 @@ impl World {
         self.run_until(end);
         self.check_lifetimes();
         self.check_directories();
+        self.check_stored();
         self.check_deleted();
         self.check_replica_promises();
         let existing = self.existing();
@@ -84,6 +85,27 @@ impl World {
                 if !known.contains(&node) {
                     self.fail(format!("{owner:?} has no entry for the copy of {id:?} at {node:?}"));
                 }
+            }
+        }
+    }
+
+    /// Small objects of which no node has a copy, each with an owner that stores its bytes.
+    pub(crate) fn without_copies(&self) -> Vec<(ObjectId, NodeId)> {
+        let up = self.hosts.iter().filter(|(_, host)| host.is_up && !host.is_leaving);
+        let of = |(node, host): (&NodeId, &Host)| {
+            let ids = host.node.directory().without_copies(host.node.members());
+            ids.map(|id| (id.clone(), *node)).collect::<Vec<_>>()
+        };
+        up.flat_map(of).collect()
+    }
+
+    /// The primary owner must know each object that another owner has, unless it has no capacity for the bytes.
+    fn check_stored(&mut self) {
+        for (id, node) in self.without_copies() {
+            let owner = self.hosts[&node].node.members().owners(&id).primary;
+            let is_known = self.hosts.get(&owner).is_some_and(|it| it.node.directory().is_fed(&id));
+            if !is_known && self.plan.config.inline_capacity.is_none() {
+                self.fail(format!("{owner:?} has no entry for {id:?}, which {node:?} has stored"));
             }
         }
     }
@@ -230,6 +252,8 @@ impl World {
                 }
             }
         }
+        let stored = self.without_copies().into_iter();
+        left.extend(stored.map(|(id, node)| format!("the bytes of {id:?} at {node:?}")));
         left.extend(self.shell.flows.values().map(|flow| format!("{flow:?}")));
         left.extend(self.shell.folds.values().map(|fold| format!("{fold:?}")));
         let open = self.users.requests.iter().filter(|(_, asked)| !asked.is_answered);

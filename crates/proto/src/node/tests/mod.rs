@@ -132,14 +132,19 @@ impl Cluster {
         let link = Link { latency_ns: 80_000, bytes_per_second: 125_000_000 };
         for id in 1..=size {
             let config = Config { slice, ..Config::new(capacity, link) };
-            cluster.nodes.insert(NodeId(id), Node::new(member(id), config));
-            if id > 1 {
-                cluster.tell(id, Event::PeerUp { member: member(1) });
-                cluster.tell(1, Event::PeerUp { member: member(id) });
-            }
+            cluster.join(id, config);
         }
         assert!(cluster.nodes.values().all(|node| node.members().iter().count() as u64 == size));
         cluster
+    }
+
+    /// A node joins through node 1.
+    fn join(&mut self, id: u64, config: Config) {
+        self.nodes.insert(NodeId(id), Node::new(member(id), config));
+        if id > 1 {
+            self.tell(id, Event::PeerUp { member: member(1) });
+            self.tell(1, Event::PeerUp { member: member(id) });
+        }
     }
 
     /// The number of the last open question of a node.
@@ -230,6 +235,10 @@ impl Cluster {
     /// Kills a node; all others detect it.
     fn kill(&mut self, node: u64) {
         self.nodes.remove(&NodeId(node));
+        self.notice_failure(node);
+    }
+
+    fn notice_failure(&mut self, node: u64) {
         for other in self.nodes.keys().copied().collect::<Vec<_>>() {
             self.tell(other.0, Event::PeerUnreachable { node: NodeId(node), is_dead: true });
         }

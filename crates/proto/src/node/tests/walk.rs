@@ -75,6 +75,43 @@ fn a_copy_created_between_two_slices_is_announced_once() {
     assert!(ids.iter().all(|id| cluster.knows(4, id)));
 }
 
+/// Goal: a small object outlives its maker at its owners, and they pass it on to a new primary
+/// owner, whether that joins before or after the failure is noticed. It can be deleted there.
+#[test]
+fn a_new_owner_gets_a_small_object_that_no_node_holds() {
+    for joins_first in [false, true] {
+        let mut cluster = Cluster::new(3);
+        let mut later = cluster.nodes[&NodeId(1)].members().clone();
+        let former = later.clone();
+        later.remove(NodeId(3));
+        later.insert(member(4));
+        let moves = |id: &ObjectId| {
+            !former.owners(id).contains(NodeId(3)) && later.owners(id).primary == NodeId(4)
+        };
+        let id = (0..).map(|group| named(&format!("group{group}/1"))).find(moves).unwrap();
+        cluster.put_small(3, Some(&id.to_string()));
+        cluster.nodes.remove(&NodeId(3));
+        if !joins_first {
+            cluster.notice_failure(3);
+        }
+        let config = *cluster.nodes[&NodeId(1)].world.config();
+        cluster.join(4, config);
+        cluster.notice_failure(3);
+        for node in [1, 2, 4] {
+            let request = cluster.get(node, &id);
+            got(cluster.reply(request));
+        }
+        let name = id.to_string().replace("/1", "/2");
+        cluster.put_small(1, Some(&name));
+        let prune = Request::Prune { name: name.parse().unwrap(), retain: 1 };
+        let request = cluster.ask(1, prune);
+        assert_eq!(cluster.reply(request), &Ok(Reply::Done));
+        let is_kept =
+            |node: &Node| node.directory().without_copies(node.members()).next().is_some();
+        assert!(!cluster.nodes.values().any(is_kept), "it was pruned");
+    }
+}
+
 /// How many messages the longest of these events sends, and of those after them until the walk is
 /// over.
 fn longest(node: &mut Node, now: &mut Instant, events: impl IntoIterator<Item = Event>) -> usize {

@@ -1,0 +1,72 @@
+//! Small objects whose holders are gone: only owners have their bytes, and pass them on.
+//!
+//! No holder can announce them to a new owner. The last one may not have announced them to an owner
+//! that joined before its failure was noticed either. So an owner offers them to the other owner
+//! after each membership change. An offer has no bytes: usually the other owner has them.
+//!
+//! ```text
+//!   owner --Stored(None)--> other owner: Reannounce, if it lacks them --> owner --Stored(bytes)-->
+//! ```
+
+use super::{context::Context, entry::Entry, live::Live, state::Directory};
+use crate::{
+    id::{NodeId, ObjectId},
+    members::Members,
+    message::{Announce, Message, Progress},
+    time::Instant,
+};
+
+impl Directory {
+    /// The announcement of a small object that is stored here, and of which no node has a copy.
+    pub(crate) fn stored(&self, now: Instant, id: &ObjectId) -> Option<Announce> {
+        let live = self.entries.get(id)?.live.as_ref().filter(|live| live.tree.is_empty())?;
+        let progress = Progress::Stored(Some(live.inline.as_ref()?.bytes.clone()));
+        let (id, instance, meta) = (id.clone(), live.instance, live.meta.clone());
+        let lifetime = live.terms.as_ref().map(|terms| terms.to_lifetime(now));
+        let (pinned, claim) = (false, false);
+        Some(Announce { id, instance, meta, pinned, progress, claim, lifetime })
+    }
+
+    /// Objects that this node owns and of which no node has a copy; for checkers.
+    pub fn without_copies(&self, members: &Members) -> impl Iterator<Item = &ObjectId> {
+        let is_bare = |live: &Live| live.inline.is_some() && live.tree.is_empty();
+        let bare = self.entries.iter().filter(move |(_, it)| it.live.as_ref().is_some_and(is_bare));
+        bare.map(|(id, _)| id).filter(|id| members.owners(id).contains(members.me()))
+    }
+
+    /// Whether this node knows of a copy or the bytes of an object; for checkers.
+    pub fn is_fed(&self, id: &ObjectId) -> bool {
+        let live = self.entries.get(id).and_then(|entry| entry.live.as_ref());
+        live.is_some_and(Live::is_fed)
+    }
+
+    /// Offers a small object of which no node has a copy to the other owners.
+    pub(super) fn offer_stored(&self, context: &mut Context<'_>, id: &ObjectId) {
+        let Some(mut offer) = self.stored(context.now, id) else { return };
+        offer.progress = Progress::Stored(None);
+        let me = context.members.me();
+        for owner in context.members.owners(id).iter().filter(|owner| *owner != me) {
+            context.outbox.push((owner, Message::Announce(offer.clone())));
+        }
+    }
+
+    /// Whether an announcement is an offer without bytes, which are requested if this owner knows
+    /// of no such object.
+    pub(super) fn is_offer(
+        &self,
+        context: &mut Context<'_>,
+        from: NodeId,
+        announce: &Announce,
+    ) -> bool {
+        let Announce { id, instance, progress, .. } = announce;
+        let is_offer = *progress == Progress::Stored(None);
+        let is_known = |entry: &Entry| {
+            entry.live.as_ref().is_some_and(Live::is_fed) || entry.is_over(context.now, instance)
+        };
+        if is_offer && !self.entries.get(id).is_some_and(is_known) {
+            let (id, instance) = (id.clone(), *instance);
+            context.outbox.push((from, Message::Reannounce { id, instance }));
+        }
+        is_offer
+    }
+}
