@@ -323,6 +323,7 @@ pub struct FetchId(pub u64);
 
 /// Mixes a number so that each of its bits affects half of the bits of the result (the finalizer of
 /// SplitMix64).
+#[inline]
 pub const fn mix(number: u64) -> u64 {
     let a = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let b = (a ^ (a >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

@@ -4,7 +4,8 @@
 
 use alloc::{
     collections::{BTreeMap, BTreeSet, VecDeque},
-    format,
+    format, vec,
+    vec::Vec,
 };
 use core::{net::SocketAddr, ops::Bound};
 
@@ -54,6 +55,8 @@ impl Owners {
 pub struct Members {
     me: NodeId,
     all: BTreeMap<NodeId, Member>,
+    /// The same members, which every search for owners reads, each with the hash of its id.
+    hashed: Vec<(NodeId, u64)>,
     /// Former members. Reports about them may be outdated.
     departed: Departed,
     /// Leaving members, which remain until their work is finished.
@@ -98,13 +101,17 @@ impl Members {
         let all = BTreeMap::from([(me.id, me)]);
         let (departed, leaving, measured) = (Departed::default(), BTreeSet::new(), BTreeMap::new());
         let places_version = u64::from(me.place.is_some());
-        Self { me: me.id, all, departed, leaving, measured, places_version }
+        let hashed = vec![(me.id, mix(me.id.0))];
+        Self { me: me.id, all, hashed, departed, leaving, measured, places_version }
     }
 
     /// Adds a member. Returns false if it is already known in this form.
     pub fn insert(&mut self, member: Member) -> bool {
         self.departed.remove(member.id);
         let before = self.all.insert(member.id, member);
+        if before.is_none() {
+            self.hashed.push((member.id, mix(member.id.0)));
+        }
         if before.is_some_and(|before| before.place != member.place) {
             self.places_version += 1;
         }
@@ -116,6 +123,7 @@ impl Members {
     pub fn remove(&mut self, node: NodeId) -> bool {
         let is_removed = node != self.me && self.all.remove(&node).is_some();
         if is_removed {
+            self.hashed.retain(|(other, _)| *other != node);
             self.departed.insert(node, DEPARTED_MAX);
             self.leaving.remove(&node);
         }
@@ -167,6 +175,7 @@ impl Members {
     /// Removes this node, to compute the owners after it has left.
     pub fn resign(&mut self) {
         self.all.remove(&self.me);
+        self.hashed.retain(|(node, _)| *node != self.me);
     }
 
     /// Number of members, including this node.
@@ -258,24 +267,23 @@ impl Members {
         }
     }
 
-    /// The members with the highest and the second highest score for `hash`, except `skip`.
+    /// The members with the highest and the second highest score for `hash`, except `skip`. The
+    /// score of a member is a hash of both hashes. No two members have the same one.
     fn best_two(&self, hash: u64, skip: Option<NodeId>) -> (Option<NodeId>, Option<NodeId>) {
-        let (mut best, mut next) = (None, None);
-        for node in self.all.keys().copied().filter(|node| Some(*node) != skip) {
-            let scored = Some((score(hash, node), node));
-            if scored > best {
-                (best, next) = (scored, best);
-            } else if scored > next {
-                next = scored;
+        let (mut best, mut next) = ((0, None), (0, None));
+        for &(node, node_hash) in &self.hashed {
+            let score = mix(hash ^ node_hash);
+            if score < next.0 || Some(node) == skip {
+                continue;
+            }
+            if score < best.0 {
+                next = (score, Some(node));
+            } else {
+                (best, next) = ((score, Some(node)), best);
             }
         }
-        (best.map(|(_, node)| node), next.map(|(_, node)| node))
+        (best.1, next.1)
     }
-}
-
-/// The score of a node for the objects with this hash.
-const fn score(hash: u64, node: NodeId) -> u64 {
-    mix(hash ^ mix(node.0))
 }
 
 #[cfg(test)]
@@ -326,6 +334,29 @@ mod tests {
                 assert_eq!(after.primary, survivor);
             } else {
                 assert_eq!(after, before);
+            }
+        }
+    }
+
+    /// Goal: the owners are the members with the highest scores, whoever joined and left before.
+    #[test]
+    fn the_owners_have_the_highest_scores_of_all_members() {
+        let mut members = Members::new(member(9));
+        for id in (1..=40).chain([7, 12, 9]) {
+            members.insert(member(id));
+        }
+        (10..=30).for_each(|id| assert!(members.remove(NodeId(id))));
+        members.insert(member(20));
+        for resigned in [false, true] {
+            if resigned {
+                members.resign();
+            }
+            for id in (0..200).map(|n| alloc::format!("group{n}/1").parse::<ObjectId>().unwrap()) {
+                let score = |node: NodeId| mix(id.owner_hash() ^ mix(node.0));
+                let mut all: Vec<NodeId> = members.iter().map(|member| member.id).collect();
+                all.sort_unstable_by_key(|node| core::cmp::Reverse(score(*node)));
+                let owners = members.owners(&id);
+                assert_eq!((owners.primary, owners.backup), (all[0], Some(all[1])), "{id}");
             }
         }
     }
