@@ -87,7 +87,7 @@ impl Node {
         self.world.members_mut().begin_to_leave(node);
         self.leaving.begin_draining(node);
         for key in self.coordinator.keys() {
-            self.update_reduce(key, |reduce, _, _, steps| reduce.holder_leaves(node, steps));
+            self.update_reduce(key, |reduce, _, now, steps| reduce.holder_leaves(now, node, steps));
         }
     }
 

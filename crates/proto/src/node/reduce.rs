@@ -355,7 +355,9 @@ impl Node {
             if self.coordinator.get(key).is_some_and(|reduce| reduce.folds_at(node)) {
                 self.reduce_failed(key, epoch, format!("node {node} is gone"), true);
             } else {
-                self.update_reduce(key, |reduce, _, _, steps| reduce.holder_leaves(node, steps));
+                self.update_reduce(key, |reduce, _, now, steps| {
+                    reduce.holder_leaves(now, node, steps);
+                });
             }
         }
         let is_theirs = |key: &FoldKey| {

@@ -32,6 +32,9 @@ use crate::{
 /// Precedes the names of missing inputs in the state of a reduce.
 pub(crate) const MISSING: &str = "missing: ";
 
+/// Number of inputs that one event compares with the nodes that are gone: at most 1 us each.
+pub(super) const COMPARED: usize = 512;
+
 /// Pause before the next attempt if a node may have failed, doubled with each attempt up to 64
 /// times. The first pause is thus 40 ms: long enough for the directory to detect a failed node,
 /// short compared with transfers that are worth a reduce.
@@ -117,6 +120,10 @@ pub struct Reduce {
     pub(super) waiting: BTreeMap<u64, Arrival>,
     /// Number of arrivals so far.
     pub(super) arrivals: u64,
+    /// Holders that are gone, while `waiting` is searched for their inputs.
+    pub(super) left: BTreeSet<NodeId>,
+    /// The last arrival that was compared with them, and when the next ones are.
+    pub(super) compared: (u64, Instant),
     /// Metadata that every input must have: that of the first one.
     pub(super) like: Option<(ObjectId, Meta)>,
     pub(super) plan: Option<Plan>,
@@ -155,7 +162,9 @@ impl Deadline for Reduce {
             InputWait::NotStarted | InputWait::Expired => None,
         };
         let judged_at = self.stalled.judged_at();
-        self.deadline.into_iter().chain(self.retry_at).chain(input_wait).chain(judged_at).min()
+        let compared_at = (!self.left.is_empty()).then_some(self.compared.1);
+        let all = [self.deadline, self.retry_at, input_wait, judged_at, compared_at];
+        all.into_iter().flatten().min()
     }
 }
 
@@ -191,6 +200,8 @@ impl Reduce {
             chosen,
             waiting,
             arrivals: 0,
+            left: BTreeSet::new(),
+            compared: (0, Instant::default()),
             like,
             plan: None,
             epoch: 0,
@@ -275,13 +286,40 @@ impl Reduce {
     }
 
     /// A holder is leaving. It still folds what it was ordered to fold. Inputs that were only found
-    /// there must be found elsewhere, except inline inputs, whose bytes are on this node.
-    pub fn holder_leaves(&mut self, node: NodeId, steps: &mut Vec<Step>) {
+    /// there must be found elsewhere, except inline inputs, whose bytes are on this node. Until all
+    /// are looked up again, no input is chosen.
+    pub fn holder_leaves(&mut self, now: Instant, node: NodeId, steps: &mut Vec<Step>) {
         let me = self.me;
-        let is_small = |arrival: &&mut Arrival| arrival.holder == node && arrival.inline.is_some();
-        let arrived = self.chosen.iter_mut().chain(self.waiting.values_mut());
-        arrived.filter(is_small).for_each(|arrival| arrival.holder = me);
-        self.look_up_again(|arrival| arrival.holder == node, steps);
+        let is_its = |arrival: &&mut Arrival| arrival.holder == node;
+        if self.is_inline() {
+            let arrived = self.chosen.iter_mut().chain(self.waiting.values_mut());
+            return arrived.filter(is_its).for_each(|arrival| arrival.holder = me);
+        }
+        self.left.insert(node);
+        self.compared.0 = 0;
+        self.look_up_slice(now, steps);
+    }
+
+    /// Looks up the next inputs again whose holders are gone.
+    fn look_up_slice(&mut self, now: Instant, steps: &mut Vec<Step>) {
+        let next = self.waiting.range(self.compared.0 + 1..).take(COMPARED);
+        let next: Vec<u64> = next.map(|(number, _)| *number).collect();
+        for number in &next {
+            self.compared = (*number, now + 1);
+            let is_void = |arrival: &Arrival| self.left.contains(&arrival.holder);
+            if self.waiting.get(number).is_some_and(is_void) {
+                self.look_up_again(*number, steps);
+            }
+        }
+        if next.len() < COMPARED {
+            self.left.clear();
+        }
+        self.forget_like_if_empty();
+    }
+
+    /// Whether all inputs travel in messages.
+    fn is_inline(&self) -> bool {
+        self.meta().is_some_and(|meta| meta.size <= INLINE_BYTES_MAX)
     }
 
     /// Looks up inputs on this node again that are not chosen yet and were evicted meanwhile.
@@ -291,21 +329,18 @@ impl Reduce {
         steps: &mut Vec<Step>,
     ) {
         let me = self.me;
-        let is_gone = |arrival: &Arrival| arrival.holder == me && !holds(arrival.instance);
-        self.look_up_again(is_gone, steps);
+        let is_gone = |arrival: &&Arrival| arrival.holder == me && !holds(arrival.instance);
+        let gone: Vec<u64> =
+            self.waiting.values().filter(is_gone).map(|arrival| arrival.number).collect();
+        gone.into_iter().for_each(|number| self.look_up_again(number, steps));
+        self.forget_like_if_empty();
     }
 
-    /// Drops the locations of some inputs that are not chosen yet, and watches them again.
-    fn look_up_again(&mut self, is_void: impl Fn(&Arrival) -> bool, steps: &mut Vec<Step>) {
-        let is_void = |arrival: &Arrival| arrival.inline.is_none() && is_void(arrival);
-        let void = self.waiting.values().filter(|arrival| is_void(arrival));
-        let void: Vec<u64> = void.map(|arrival| arrival.number).collect();
-        for number in void {
-            let Some(arrival) = self.waiting.remove(&number) else { continue };
-            self.set(&arrival.id, Input::Unanswered);
-            steps.push(Step::Watch(arrival.id));
-        }
-        self.forget_like_if_empty();
+    /// Drops the location of an input that is not chosen yet, and watches it again.
+    fn look_up_again(&mut self, number: u64, steps: &mut Vec<Step>) {
+        let Some(arrival) = self.waiting.remove(&number) else { return };
+        self.set(&arrival.id, Input::Unanswered);
+        steps.push(Step::Watch(arrival.id));
     }
 
     /// Inputs that have arrived, in order of arrival.
@@ -452,6 +487,7 @@ impl Reduce {
         }
         self.end_attempt(detail, steps);
         self.waiting.clear();
+        self.left.clear();
         self.like = None;
         self.unanswered = self.inputs.len() - self.gone;
         for input in self.inputs.values_mut().filter(|input| !matches!(input, Input::Gone(_))) {
@@ -475,6 +511,9 @@ impl Reduce {
             let what = format!("the reduce result {}", self.result);
             let waited_ns = deadline.since(self.asked_at);
             steps.push(Step::Fail(Error::Timeout { what, waited_ns, state: self.state() }));
+        } else if !self.left.is_empty() {
+            self.look_up_slice(now, steps);
+            self.advance(now, context, steps);
         } else if self.retry_at.is_some_and(|at| at <= now) {
             self.retry_at = None;
             let unanswered = self.inputs.iter().filter(|(_, input)| **input == Input::Unanswered);

@@ -31,7 +31,8 @@ impl Reduce {
         context: PlanContext<'_>,
         steps: &mut Vec<Step>,
     ) {
-        if self.chosen.len() == self.count || self.arrived_count() == 0 {
+        let is_comparing = !self.left.is_empty();
+        if self.chosen.len() == self.count || self.arrived_count() == 0 || is_comparing {
             return;
         }
         let size = self.meta().map_or(0, |meta| meta.size);

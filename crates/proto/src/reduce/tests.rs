@@ -122,6 +122,42 @@ fn small_inputs_are_folded_once_enough_arrived_although_an_owner_has_not_replied
     assert!(matches!(&steps[..], [Step::FoldInline(inputs)] if inputs.len() == 2), "{steps:?}");
 }
 
+/// Goal: a node with very many inputs that fails holds up its coordinator by a slice at a time, and
+/// none of them is folded. Method: the last input arrives meanwhile.
+#[test]
+fn many_inputs_of_a_lost_node_are_looked_up_a_slice_at_a_time() {
+    const MANY: usize = 4 * inputs::COMPARED;
+    let holder = |number: usize| NodeId(2 + number as u64 % 2);
+    let mut reduce = reduce(MANY + 2, MANY, None);
+    for number in 0..MANY - 1 {
+        assert_eq!(reduce.hears(number, Some(large(number, holder(number)))), []);
+    }
+    assert_eq!(reduce.hears(MANY, None), []);
+    let (mut now, mut steps) = (Instant(2_000_000_000), Vec::new());
+    reduce.holder_leaves(now, NodeId(2), &mut steps);
+    assert_eq!(reduce.hears(MANY - 1, Some(large(MANY - 1, NodeId(3)))), []);
+    assert_eq!(reduce.hears(MANY + 1, None), []);
+    let mut watched = BTreeSet::new();
+    while !steps.is_empty() {
+        assert!(steps.len() <= inputs::COMPARED, "{} steps", steps.len());
+        for step in core::mem::take(&mut steps) {
+            let Step::Watch(id) = step else { panic!("{step:?}") };
+            assert!(watched.insert(id));
+        }
+        now = reduce.deadline().expect("that of the client").max(now);
+        if now < reduce.asked_at + 4_000_000_000 {
+            steps = reduce.waits_until(now, &[]);
+        }
+    }
+    let expected = (0..MANY).filter(|number| holder(*number) == NodeId(2)).map(input);
+    assert_eq!(watched, expected.collect());
+    for number in (0..MANY).step_by(2) {
+        steps.extend(reduce.hears(number, Some(large(number, NodeId(4)))));
+    }
+    let all: Vec<Instance> = (0..MANY).map(instance).collect();
+    assert_eq!(folded(&steps), all);
+}
+
 /// The instances that reach the caller if all orders are executed, as often as they are folded.
 fn folded(steps: &[Step]) -> Vec<Instance> {
     let mut orders: BTreeMap<u32, (NodeId, &FoldOrder)> = BTreeMap::new();
