@@ -23,7 +23,8 @@ use crate::{
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Slice {
     /// Visits of a walk: one lease, request, copy or entry each, with the owners of one object. 1
-    /// to 2 us up to 64 members; larger clusters have fewer visits.
+    /// to 2 us up to 64 members; in larger clusters, a visit counts as several. So does one that
+    /// sends messages.
     pub entries: usize,
     /// Pause until the next slice, at least 1 ns.
     pub pause_ns: u64,
@@ -36,14 +37,19 @@ const MEMBERS_OF_FULL_SLICES: usize = 64;
 impl Slice {
     /// How many visits one event makes in a cluster of these members.
     pub(crate) fn of(self, members: &Members) -> usize {
-        (self.entries / members.len().div_ceil(MEMBERS_OF_FULL_SLICES).max(1)).max(1)
+        (self.entries / self.search(members)).max(1)
+    }
+
+    /// The work of a visit that sends nothing.
+    pub(crate) fn search(self, members: &Members) -> usize {
+        members.len().div_ceil(MEMBERS_OF_FULL_SLICES).max(1)
     }
 }
 
 impl Default for Slice {
-    /// Slices of 1 to 2 ms; events that arrived meanwhile are handled in between.
+    /// Slices of up to 1 ms; events that arrived meanwhile are handled in between.
     fn default() -> Self {
-        Self { entries: 1024, pause_ns: 1 }
+        Self { entries: 512, pause_ns: 1 }
     }
 }
 

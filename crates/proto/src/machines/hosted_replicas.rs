@@ -10,13 +10,17 @@ use crate::{
     machines::{replicas::Replicas, world::World},
     message::Message,
     table::Table,
+    timed::key_after,
 };
 
 /// Pinned copies that other nodes requested this one to keep.
 #[derive(Debug, Default)]
 pub(crate) struct HostedReplicas {
-    /// In transfer to this node.
-    incoming: BTreeMap<ObjectId, IncomingReplica>,
+    /// In transfer to this node, each with the number of losses of its requester before. After
+    /// another one it is void, until the walk for that change removes it.
+    incoming: BTreeMap<ObjectId, (IncomingReplica, u32)>,
+    /// How often each requester was lost since anything was in transfer.
+    losses: BTreeMap<NodeId, u32>,
     /// Here, as replicas for nodes that have them too.
     hosted: Hosted,
 }
@@ -110,22 +114,38 @@ impl HostedReplicas {
         self.incoming.len()
     }
 
+    fn losses(&self, requester: NodeId) -> u32 {
+        self.losses.get(&requester).copied().unwrap_or_default()
+    }
+
+    fn get(&self, id: &ObjectId) -> Option<&IncomingReplica> {
+        let (replica, losses) = self.incoming.get(id)?;
+        (*losses == self.losses(replica.requester)).then_some(replica)
+    }
+
     /// Whether an object is in transfer to this node for another node.
     pub(crate) fn wants(&self, id: &ObjectId) -> bool {
-        self.incoming.contains_key(id)
+        self.get(id).is_some()
+    }
+
+    /// The object after another one, or the first, that is in transfer for another node, even if
+    /// that is lost.
+    pub(crate) fn next_after(&self, after: Option<&ObjectId>) -> Option<ObjectId> {
+        key_after(&self.incoming, after)
     }
 
     pub(crate) fn expect(&mut self, id: &ObjectId, replica: IncomingReplica, world: &mut World) {
-        if let Some(before) = self.incoming.insert(id.clone(), replica)
-            && before.requester != replica.requester
-        {
+        let before = self.take(id).filter(|before| before.requester != replica.requester);
+        if let Some(before) = before {
             before.answer(id, false, world);
         }
+        let losses = self.losses(replica.requester);
+        self.incoming.insert(id.clone(), (replica, losses));
     }
 
     /// Refuses a pinned copy that will not arrive.
     pub(crate) fn refuse(&mut self, id: &ObjectId, world: &mut World) {
-        if let Some(replica) = self.incoming.remove(id) {
+        if let Some(replica) = self.take(id) {
             replica.answer(id, false, world);
         }
     }
@@ -137,22 +157,30 @@ impl HostedReplicas {
         all
     }
 
-    /// Forgets a requester that is gone. Returns the objects in transfer for it.
-    pub(crate) fn forget_node(&mut self, node: NodeId) -> Vec<ObjectId> {
-        let owed = self.incoming.iter().filter(|(_, replica)| replica.requester == node);
-        let owed: Vec<ObjectId> = owed.map(|(id, _)| id.clone()).collect();
-        self.incoming.retain(|_, replica| replica.requester != node);
+    /// Forgets a requester that is gone.
+    pub(crate) fn forget_node(&mut self, node: NodeId) {
+        if !self.incoming.is_empty() {
+            *self.losses.entry(node).or_default() += 1;
+        }
         self.hosted.without(node);
-        owed
+    }
+
+    /// Ends the transfer of an object if its requester was lost. Returns whether it was.
+    pub(crate) fn end_if_lost(&mut self, id: &ObjectId) -> bool {
+        let is_lost = self.incoming.contains_key(id) && !self.wants(id);
+        if is_lost {
+            self.take(id);
+        }
+        is_lost
     }
 
     /// Cancels the transfer of a copy that the requester does not have any more. Returns whether it
     /// was in transfer.
     pub(crate) fn cancel(&mut self, requester: NodeId, id: &ObjectId, instance: Instance) -> bool {
-        let replica = self.incoming.get(id);
+        let replica = self.get(id);
         let is_it = replica.is_some_and(|it| (it.requester, it.instance) == (requester, instance));
         if is_it {
-            self.incoming.remove(id);
+            self.take(id);
         }
         is_it
     }
@@ -160,7 +188,7 @@ impl HostedReplicas {
     /// Refuses a replica for lack of capacity, so that the requester can choose another node.
     /// Returns false if the requester waits instead.
     pub(crate) fn refuse_without_capacity(&mut self, id: &ObjectId, world: &mut World) -> bool {
-        let is_refused = self.incoming.get(id).is_some_and(|replica| !replica.may_wait);
+        let is_refused = self.get(id).is_some_and(|replica| !replica.may_wait);
         if is_refused {
             self.refuse(id, world);
         }
@@ -180,7 +208,12 @@ impl HostedReplicas {
 
     /// Ends an adoption whose copy has arrived.
     pub(crate) fn take(&mut self, id: &ObjectId) -> Option<IncomingReplica> {
-        self.incoming.remove(id)
+        let replica = self.get(id).copied();
+        self.incoming.remove(id);
+        if self.incoming.is_empty() {
+            self.losses.clear();
+        }
+        replica
     }
 
     /// Updates the capacity that a replica takes.

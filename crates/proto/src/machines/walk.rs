@@ -1,5 +1,5 @@
-//! The walks after a membership change: how far they have come through the state that other nodes
-//! hold, and for which changes.
+//! The walks after a membership change, or after an owner became unresponsive: how far they have
+//! come through the state that other nodes hold, and for which changes.
 //!
 //! ```text
 //!                 +--- what came meanwhile, as one ----+            +- what came meanwhile -+
@@ -7,10 +7,10 @@
 //!   change --> names --> leases --> what waits --> replicas --> copies and entries --> (applied)
 //! ```
 //! The first walk is short, and each change gets one at once. The second one, through the objects,
-//! goes on when the first is over. One event visits a slice. The order matters: an object must not
-//! reach a new owner before the reservation of its name, and neither may a lease end nor a request
-//! stall because very many objects come first. Whatever begins during a walk is sent to the present
-//! owners anyway. Does not know what a visit does.
+//! begins when the first is over. One event visits a slice, which is for both walks if both go on:
+//! neither may a lease end nor a request stall because very many objects come first, and changes
+//! without end must not keep an owner from what it owns. Whatever begins during a walk is sent to
+//! the present owners anyway. Does not know what a visit does.
 
 use alloc::{sync::Arc, vec::Vec};
 
@@ -98,6 +98,11 @@ impl Default for Stage {
 }
 
 impl Stage {
+    /// Whether it concerns requests that wait for an owner to reply.
+    const fn is_request(&self) -> bool {
+        matches!(self, Self::Pulls(_) | Self::Questions(_))
+    }
+
     /// The next kind of state in the first walk.
     fn next(&self) -> Option<Self> {
         Some(match self {
@@ -125,6 +130,17 @@ impl Walk {
         self.has_news = true;
     }
 
+    /// Visits all requests to owners, since one has become unresponsive. A walk for a change does
+    /// so too.
+    pub(crate) fn note_unresponsive(&mut self, world: &World, number: u32) {
+        let Lap { change, later, at } = &self.first;
+        if later.is_none() && (change.is_none() || *at != Stage::default()) {
+            let members = world.members().clone();
+            self.first.note(MembershipChange::of_replies(members, number));
+        }
+        self.has_news = true;
+    }
+
     /// Whether a change came since the last slice.
     pub(crate) const fn has_news(&self) -> bool {
         self.has_news
@@ -139,13 +155,14 @@ impl Walk {
         objects.into_iter().flatten().chain(self.first.pending(point)).collect()
     }
 
-    /// What to visit next, and the changes to apply to it.
+    /// What to visit next in the first walk, and the changes to apply to it.
     pub(crate) fn current(&self) -> Option<(Stage, Arc<MembershipChange>)> {
-        if let Some(change) = &self.first.change {
-            return Some((self.first.at.clone(), change.clone()));
-        }
-        let change = self.objects.change.clone()?;
-        Some((Stage::Objects(self.objects.at.clone()), change))
+        Some((self.first.at.clone(), self.first.change.clone()?))
+    }
+
+    /// The same in the walk through the objects.
+    pub(crate) fn current_object(&self) -> Option<(Stage, Arc<MembershipChange>)> {
+        Some((Stage::Objects(self.objects.at.clone()), self.objects.change.clone()?))
     }
 
     /// Records a visit.
@@ -156,17 +173,34 @@ impl Walk {
         }
     }
 
-    /// Continues with the next kind of state. After the objects, returns the number of the change
-    /// that is applied everywhere now.
-    pub(crate) fn next_stage(&mut self) -> Option<u32> {
-        if self.first.change.is_none() {
-            return self.objects.end().map(|change| change.number);
+    /// Continues with the next kind of state in the first walk.
+    pub(crate) fn next_stage(&mut self) {
+        let is_for_all = self.first.change.as_ref().is_some_and(|change| change.is_of_members());
+        while let Some(next) = self.first.at.next() {
+            self.first.at = next;
+            if is_for_all || self.first.at.is_request() {
+                return;
+            }
         }
-        match self.first.at.next() {
-            Some(next) => self.first.at = next,
-            None => self.first.end().into_iter().for_each(|change| self.objects.note(change)),
+        if let Some(change) = self.first.end().filter(MembershipChange::is_of_members) {
+            self.objects.note(change);
         }
-        None
+    }
+
+    /// Ends the walk through the objects. Returns the number of the change that is applied
+    /// everywhere now.
+    pub(crate) fn end_objects(&mut self) -> Option<u32> {
+        self.objects.end().map(|change| change.number)
+    }
+
+    /// The work of one event in the first walk, and in the one through the objects, which is for
+    /// the other one if it ends.
+    pub(crate) fn slices(&self, world: &World) -> (usize, usize) {
+        let all = world.config().slice.entries;
+        match (&self.first.change, &self.objects.change) {
+            (Some(_), Some(_)) => (all.div_ceil(2), (all / 2).max(1)),
+            _ => (all, 0),
+        }
     }
 
     /// How many visits one event makes.

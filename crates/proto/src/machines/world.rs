@@ -196,6 +196,11 @@ impl World {
         self.members.owners(id).iter().find(|other| *other != owner)
     }
 
+    /// The number of actions of this event so far, and of messages of this node to itself that wait.
+    pub(crate) fn output(&self) -> usize {
+        self.actions.len() + self.loopback.len()
+    }
+
     /// Removes and returns the next message of this node to itself.
     pub(crate) fn next_loopback(&mut self) -> Option<Message> {
         let next = self.loopback.pop_front();

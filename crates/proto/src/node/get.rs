@@ -155,20 +155,17 @@ impl Node {
         self.world.send(owner, locate);
     }
 
-    /// An owner is unresponsive: others get its requests.
-    pub(super) fn locate_elsewhere(&mut self, owner: NodeId) {
-        for arrival in self.incoming.locating() {
-            let Some(it) = self.incoming.get(arrival) else { continue };
-            if let Some(range) = it.range() {
-                if range.owner == Some(owner) {
-                    self.locate(arrival);
-                }
-                continue;
-            }
-            let owners = self.world.members().owners(&it.id);
-            if let Some(backup) = owners.backup.filter(|_| owners.primary == owner) {
-                self.locate_at(backup, arrival);
-            }
+    /// An owner is unresponsive: the other one gets its requests for ranges.
+    pub(super) fn locate_ranges_elsewhere(&mut self, owner: NodeId) {
+        for arrival in self.incoming.ranges_at(owner) {
+            self.locate_range(arrival);
+        }
+    }
+
+    /// Requests a source from the backup owner too, if the primary owner is unresponsive.
+    pub(super) fn locate_at_backup(&mut self, id: &ObjectId, arrival: ArrivalId) {
+        if let Some(backup) = self.world.standby(id) {
+            self.locate_at(backup, arrival);
         }
     }
 

@@ -98,9 +98,8 @@ impl Node {
             // Lookups that it has registered elsewhere go to the backup owners too.
             self.world.probe_by_all(node);
         }
-        self.locate_elsewhere(node);
-        self.questions.walk();
-        self.repeat_questions();
+        self.locate_ranges_elsewhere(node);
+        self.walk.note_unresponsive(&self.world, self.directory.last_change());
     }
 
     pub(super) fn expire_members(&mut self) {
@@ -114,9 +113,7 @@ impl Node {
     fn forget_node(&mut self, node: NodeId, process_ended: bool) {
         self.update_directory(|directory, world| directory.member_removed(world, node));
         self.abort_reduces(node, process_ended);
-        for id in self.hosted_replicas.forget_node(node) {
-            self.end_if_unwanted(&id);
-        }
+        self.hosted_replicas.forget_node(node);
         self.replicas.forget_node(node);
         self.leaving.drained(node);
         self.incoming.forget_node(node);

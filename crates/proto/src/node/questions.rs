@@ -270,13 +270,6 @@ impl Node {
         }
     }
 
-    /// Sends a slice of the questions to the backup owners, if a primary owner is unresponsive.
-    pub(super) fn repeat_questions(&mut self) {
-        for number in self.questions.next_slice(&self.world) {
-            self.repeat_question(number, |_| false);
-        }
-    }
-
     /// Sends a question to the owners that lack it. `has_lost` returns whether a member has lost
     /// what it received.
     pub(super) fn repeat_question(

@@ -89,7 +89,6 @@ impl Node {
         self.expire_arrivals();
         self.copies.expire(&mut self.world);
         self.questions.expire(&mut self.world);
-        self.repeat_questions();
         self.expire_reduces();
         self.leaving.expire(self.world.now());
         self.hand_over();

@@ -3,17 +3,13 @@
 //!
 //! Nodes need no consensus on the membership: holders and requesters repeat what concerns the new
 //! owners, in the order of [`Stage`]. What waits for an owner comes before the copies, which may be
-//! very many.
+//! very many. It is visited too when an owner has become unresponsive: the backup owner gets it.
 
 use super::Node;
 use crate::{
     directory,
     id::{Instance, NodeId, ObjectId},
-    machines::{
-        incoming::Arrival,
-        membership_change::MembershipChange,
-        walk::{Stage, Walk},
-    },
+    machines::{incoming::Arrival, membership_change::MembershipChange, walk::Stage},
     message::{Announce, Message},
     mutants::{self, Mutant},
 };
@@ -44,18 +40,36 @@ impl Node {
 
     /// Visits one slice.
     fn walk(&mut self) {
-        let mut left = Walk::slice(&self.world);
+        let (mut left, for_objects) = self.walk.slices(&self.world);
         while left > 0
             && let Some((stage, change)) = self.walk.current()
         {
-            if let Some(visited) = self.visit(stage, &change) {
-                self.walk.visited(visited);
-                left -= 1;
-            } else if let Some(number) = self.walk.next_stage() {
-                self.directory.changes_applied(number);
+            match self.visit_and_count(stage, &change) {
+                Some(work) => left = left.saturating_sub(work),
+                None => self.walk.next_stage(),
+            }
+        }
+        left += for_objects;
+        while left > 0
+            && let Some((stage, change)) = self.walk.current_object()
+        {
+            match self.visit_and_count(stage, &change) {
+                Some(work) => left = left.saturating_sub(work),
+                None => self.walk.end_objects().into_iter().for_each(|number| {
+                    self.directory.changes_applied(number);
+                }),
             }
         }
         self.walk.pause(&self.world);
+    }
+
+    /// Visits the next one of a kind. Returns the work: the search for owners among all members,
+    /// and the messages.
+    fn visit_and_count(&mut self, stage: Stage, change: &MembershipChange) -> Option<usize> {
+        let before = self.world.output();
+        let visited = self.visit(stage, change)?;
+        self.walk.visited(visited);
+        Some(self.world.config().slice.search(self.world.members()) + self.world.output() - before)
     }
 
     /// Sends to new owners what they need again about the next one of a kind. Returns `None` after
@@ -82,7 +96,12 @@ impl Node {
                 Stage::Jobs(Some(job))
             }
             Stage::Pulls(after) => {
-                let id = self.incoming.next_object(after.as_ref())?;
+                let arriving = self.incoming.next_object(after.as_ref());
+                let expected = self.hosted_replicas.next_after(after.as_ref());
+                let id = arriving.into_iter().chain(expected).min()?;
+                if self.hosted_replicas.end_if_lost(&id) {
+                    self.end_if_unwanted(&id);
+                }
                 self.resend_pull(&id, change);
                 Stage::Pulls(Some(id))
             }
@@ -122,11 +141,14 @@ impl Node {
         {
             self.announce_to(&change.new_owners(id, &self.world), &announce);
         }
-        if change.new_owner(id, &self.world).is_some()
-            && let Some(arrival) = self.incoming.of_object(id)
-            && self.incoming.get(arrival).is_some_and(Arrival::is_locating)
-        {
+        let Some(arrival) = self.incoming.of_object(id) else { return };
+        if !self.incoming.get(arrival).is_some_and(Arrival::is_locating) {
+            return;
+        }
+        if change.new_owner(id, &self.world).is_some() {
             self.locate(arrival);
+        } else {
+            self.locate_at_backup(id, arrival);
         }
     }
 

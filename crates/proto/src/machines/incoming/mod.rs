@@ -187,10 +187,13 @@ impl Incoming {
         self.by_object.range((start, Bound::Unbounded)).next().map(|(id, _)| id.clone())
     }
 
-    /// The arrivals for which an owner was requested to choose a source.
-    pub(crate) fn locating(&self) -> Vec<ArrivalId> {
-        let all = self.all.iter().filter(|(_, it)| it.is_locating());
-        all.map(|(arrival, _)| *arrival).collect()
+    /// The ranges for which this owner was requested to choose a source.
+    pub(crate) fn ranges_at(&self, owner: NodeId) -> Vec<ArrivalId> {
+        let is_there = |it: &Arrival| {
+            it.is_locating() && it.range().is_some_and(|range| range.owner == Some(owner))
+        };
+        let all = self.by_request.values().copied();
+        all.filter(|arrival| self.get(*arrival).is_some_and(is_there)).collect()
     }
 
     /// The numbers of ranges, and of results that grow in parts.

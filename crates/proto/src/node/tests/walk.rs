@@ -34,6 +34,14 @@ impl Cluster {
         !self.nodes[&NodeId(owner)].directory().holders(id).is_empty()
     }
 
+    /// Another node requests that a node keep an object, which does not exist yet.
+    fn expect_replica(&mut self, at: u64, id: ObjectId, instance: Instance) {
+        let (inline, lifetime, may_wait) = (None, None, false);
+        let meta = array(LARGE);
+        let message = Message::StoreReplica { id, instance, meta, inline, lifetime, may_wait };
+        self.tell(at, Event::Message { from: instance.node, message });
+    }
+
     fn work_off_all(&mut self) {
         while let Some(at) = self.nodes[&NodeId(2)].walk.deadline() {
             self.now = self.now.max(at);
@@ -155,6 +163,10 @@ fn no_event_sends_more_than_a_slice_again() {
     }
     let ids = (0..EACH).map(|number| name("watched", number)).collect();
     cluster.ask(1, Request::Wait { ids, count: 1 });
+    for serial in 0..EACH {
+        // Nothing is left to do for a node that fails.
+        cluster.expect_replica(1, name("hosted", serial), Instance { node: NodeId(2), serial });
+    }
     let (mut node, mut now) = (cluster.nodes.remove(&NodeId(1)).expect("node 1"), cluster.now);
     // Both owners of an object, and what one object may need: an announcement, a lookup and a
     // replica.
@@ -166,6 +178,73 @@ fn no_event_sends_more_than_a_slice_again() {
     ];
     let sent = longest(&mut node, &mut now, events);
     assert!(sent > 0 && sent <= most, "{sent} messages, at most {most} expected");
+    assert_eq!(node.hosted_replicas.incoming(), 0);
+}
+
+/// Goal: an owner that does not reply holds up no node that waits for very many of its objects.
+#[test]
+fn an_event_sends_a_slice_of_what_waits_for_an_unresponsive_owner() {
+    const EACH: u64 = 50;
+    let slice = Slice { entries: 4, pause_ns: 1000 };
+    let mut cluster = Cluster::in_slices(4, 1 << 30, slice);
+    let absent = |kind: u64, number: u64| {
+        let serial = 1000 * kind + number;
+        ObjectId::Minted { node: NodeId(2), serial }
+    };
+    cluster.slow_down(2);
+    for number in 0..EACH {
+        cluster.ask(1, Request::Get { id: absent(1, number) });
+    }
+    let ids = (0..EACH).map(|number| absent(2, number)).collect();
+    cluster.ask(1, Request::Wait { ids, count: 1 });
+    let mut node = cluster.nodes.remove(&NodeId(1)).expect("node 1");
+    let (mut longest, mut all) = (0, 0);
+    let mut now = node.world.deadline().expect("node 2 owes a reply");
+    while node.world.deadline() == Some(now) || node.walk.deadline().is_some() {
+        let mut actions = Vec::new();
+        node.handle(now, Event::DeadlinePassed, &mut actions);
+        let is_repeated = |action: &&Action| match action {
+            Action::Send { message, .. } => {
+                matches!(message, Message::Locate { .. } | Message::Ask { .. })
+            }
+            _ => false,
+        };
+        let sent = actions.iter().filter(is_repeated).count();
+        (longest, all) = (longest.max(sent), all + sent);
+        now = node.walk.deadline().unwrap_or(now).max(now);
+    }
+    // This node is the backup owner of some.
+    assert!(longest <= slice.entries && all as u64 > EACH, "{longest}, {all}");
+}
+
+/// Goal: changes that never stop don't keep an owner from what it owns.
+/// Method: each is followed by one slice. The walk through everything else takes more than one.
+#[test]
+fn objects_are_announced_while_members_change_without_end() {
+    let slice = Slice { entries: 4, pause_ns: 1000 };
+    let mut cluster = Cluster::in_slices(4, 1 << 30, slice);
+    for number in 0..50 {
+        cluster.put_large(1, Some(&format!("copy{number}/1")));
+        cluster.ask(1, Request::AcquireLease { id: named(&format!("lease{number}/1")) });
+    }
+    let mut node = cluster.nodes.remove(&NodeId(1)).expect("node 1");
+    let ids = (0..50).map(|number| named(&format!("copy{number}/1")));
+    let is_owner = |id: &ObjectId| node.members().owners(id).contains(NodeId(3));
+    let mut left: BTreeSet<ObjectId> = ids.filter(is_owner).collect();
+    assert!(left.len() > 10);
+    let mut now = cluster.now;
+    for _ in 0..200 {
+        let mut actions = Vec::new();
+        node.handle(now, Event::PeerReconnected { member: member(3) }, &mut actions);
+        now = node.walk.deadline().expect("leases are left").max(now);
+        node.handle(now, Event::DeadlinePassed, &mut actions);
+        for action in actions {
+            if let Action::Send { to: NodeId(3), message: Message::Announce(announce) } = action {
+                left.remove(&announce.id);
+            }
+        }
+    }
+    assert!(left.is_empty(), "{left:?}");
 }
 
 /// Goal: several losses in one event are one change.
