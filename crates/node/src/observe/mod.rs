@@ -8,7 +8,6 @@
 pub(crate) mod clients;
 mod events;
 mod json;
-mod reads;
 pub(crate) mod recorder;
 pub(crate) mod report;
 mod requests;

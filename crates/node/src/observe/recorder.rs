@@ -20,7 +20,6 @@ use hoplite_proto::{
 use super::{
     clients::{Clients, Lookup, OpenRequest},
     events::{Choice, Events, FoldRow, Process, What, beginning, degree_name, id_of},
-    reads::Reads,
     totals::{Latencies, Latency, Question, Totals},
 };
 
@@ -53,7 +52,6 @@ pub(crate) struct Recorder {
     chosen: HashMap<ObjectId, Choice>,
     /// Requests without a reply.
     pub(super) waits: BTreeMap<RequestId, (OpenRequest, Process)>,
-    pub(super) reads: Reads,
     pub(super) latencies: Latencies,
     pub(super) totals: Totals,
     pub(super) clients: Clients,
@@ -85,7 +83,6 @@ impl Recorder {
             }
             Event::DeadlinePassed => self.compare_suspects(machine),
             Event::ClientDisconnected { client, .. } => {
-                self.reads.forget(*client);
                 self.clients.forget(*client);
             }
             Event::FetchProgress { fetch, received, missing, .. } => {

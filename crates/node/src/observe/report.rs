@@ -102,6 +102,6 @@ pub(crate) fn metrics(
     });
     json.field("peers", Map(peers));
     json.field("latencies", Map(recorder.latencies.rows()));
-    json.list("reads", recorder.reads.rows(&unix), ROWS_BYTES_MAX);
+    json.list("reads", recorder.clients.reads(&unix), ROWS_BYTES_MAX);
     json.into_text()
 }

@@ -135,17 +135,8 @@ impl Recorder {
     fn succeeded(&mut self, open: &OpenRequest, reply: &Reply, lookup: &impl Lookup) {
         let bytes = open.size;
         match reply {
-            Reply::Got { id: id @ ObjectId::Named(name), .. } => {
-                let is_again =
-                    |(client, last): &(ClientId, ObjectId)| (*client, last) == (open.client, id);
-                if !self.clients.last_read.as_ref().is_some_and(is_again)
-                    && let Some(version) = name.version()
-                {
-                    self.clients.last_read = Some((open.client, id.clone()));
-                    let Self { reads, clients, now, .. } = self;
-                    let process = || clients.process(open.client, lookup);
-                    reads.note(*now, open.client, name.group(), version, process);
-                }
+            Reply::Got { id: ObjectId::Named(name), .. } => {
+                self.clients.has_read(self.now, open.client, name, lookup);
             }
             Reply::Put { .. } if open.verb == "seal" => {
                 self.totals.puts += 1;

@@ -66,7 +66,7 @@ pub(super) fn write(json: &mut Json, recorder: &Recorder, machine: &Machine, uni
             list(json, "waits", rows)
         }),
     ];
-    json.list("reads", recorder.reads.rows(unix), ROWS_BYTES_MAX);
+    json.list("reads", recorder.clients.reads(unix), ROWS_BYTES_MAX);
     let omitted = all.map(|(all, written)| all - written);
     let names = ["transfers", "folds", "reduces", "waits"];
     json.field("omitted", Map(names.into_iter().zip(omitted)));
