@@ -142,6 +142,11 @@ impl Members {
         self.leaving.contains(&node)
     }
 
+    /// Whether this node has begun to leave.
+    pub fn self_is_leaving(&self) -> bool {
+        self.is_leaving(self.me)
+    }
+
     /// Number of members that are not leaving, this node included.
     pub fn staying(&self) -> usize {
         self.all.len() - self.leaving.len()

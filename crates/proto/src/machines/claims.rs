@@ -18,12 +18,7 @@
 //! part of the directory reserves it until its object is complete. Does not know copies, nor what
 //! reduces decide.
 
-use alloc::{
-    collections::{BTreeMap, BTreeSet},
-    format,
-    string::String,
-    vec::Vec,
-};
+use alloc::{collections::BTreeMap, format, string::String, vec::Vec};
 
 use crate::{
     directory::Directory,
@@ -216,9 +211,9 @@ impl Claims {
     }
 
     /// The instances that clients may be filling.
-    pub(crate) fn filling(&self) -> BTreeSet<Instance> {
+    pub(crate) fn filling(&self) -> impl Iterator<Item = Instance> {
         let filling = self.puts.iter().filter(|(_, put)| put.phase == PutPhase::Filling);
-        filling.map(|(instance, _)| *instance).collect()
+        filling.map(|(instance, _)| *instance)
     }
 
     /// Claims the name or slot of an object that has capacity and memory. Returns false if it needs
@@ -625,7 +620,7 @@ mod tests {
         let (mut claims, _) = asking("policy/1", &mut world);
         assert_eq!(claims.seal(ClientId(1), INSTANCE), None, "its name is not confirmed");
         assert!(claims.confirm(INSTANCE).is_some_and(|(_, request)| request == Some(RequestId(1))));
-        assert_eq!(claims.filling(), BTreeSet::from([INSTANCE]));
+        assert!(claims.filling().eq([INSTANCE]));
         assert_eq!(claims.seal(ClientId(2), INSTANCE), None);
         claims.deleted(INSTANCE);
         assert!(claims.seal(ClientId(1), INSTANCE).is_some_and(|(_, is_deleted)| is_deleted));

@@ -22,7 +22,7 @@ use crate::{
         questions::{Asker, Questions},
         world::World,
     },
-    message::{FoldKey, FoldOrder},
+    message::{FoldKey, FoldOrder, Message},
     meta::Op,
     reduce::{Candidates, PlanContext, Reduce, Step},
     table::Table,
@@ -49,6 +49,8 @@ pub(crate) struct Coordinator {
     folded_inputs: usize,
     /// The lost inputs of failed reduces, oldest first.
     failed: VecDeque<(ObjectId, Vec<ObjectId>)>,
+    /// Leaving members that wait until no reduce has a position there.
+    draining: BTreeSet<NodeId>,
 }
 
 /// The result of an epoch, which waits for capacity and memory.
@@ -243,9 +245,32 @@ impl Coordinator {
         self.get(key).filter(|reduce| reduce.epoch() == epoch)
     }
 
-    /// The nodes at which reduces have a position.
-    pub(crate) fn contributing_nodes(&self) -> BTreeSet<NodeId> {
-        self.all.values().flat_map(|started| started.reduce.nodes()).collect()
+    /// The number of leaving members that wait for this node.
+    pub(crate) fn draining(&self) -> usize {
+        self.draining.len()
+    }
+
+    /// Records a leaving member, which waits until no reduce has a position there.
+    pub(crate) fn begin_draining(&mut self, node: NodeId) {
+        self.draining.insert(node);
+    }
+
+    /// Stops waiting for positions at a member that is gone.
+    pub(crate) fn stop_draining(&mut self, node: NodeId) {
+        self.draining.remove(&node);
+    }
+
+    /// Notifies leaving members at which no reduce has a position any more.
+    pub(crate) fn confirm_drained(&mut self, world: &mut World) {
+        if self.draining.is_empty() {
+            return;
+        }
+        let reduces = self.all.values();
+        let seats: BTreeSet<NodeId> = reduces.flat_map(|started| started.reduce.nodes()).collect();
+        for node in self.draining.difference(&seats).copied().collect::<Vec<_>>() {
+            self.draining.remove(&node);
+            world.send(node, Message::Drained);
+        }
     }
 
     /// The epochs that read an input at a node.

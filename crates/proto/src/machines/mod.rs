@@ -16,9 +16,7 @@
 //! | [`incoming`], [`readers`] | everything that arrives on this node; local readers and remote receivers |
 //! | [`coordinator`] | reduces of clients of this node |
 //! | [`worker`] | folds on this node |
-//! | [`replicas`], [`replica_set`] | this node's pinned copies that other nodes replicate |
-//! | [`hosted_replicas`] | other nodes' pinned copies that are kept here |
-//! | [`leaving`] | work left before leaving |
+//! | [`replicas`] | pinned copies of this node that others replicate, or keep after it has left; of others that are kept here |
 //! | [`walk`] | how far everything is sent again after membership changes |
 //! | [`crate::directory`] | this node's shard of the directory |
 
@@ -26,14 +24,11 @@ pub(crate) mod claims;
 pub(crate) mod client_leases;
 pub(crate) mod coordinator;
 pub(crate) mod copies;
-pub(crate) mod hosted_replicas;
 pub(crate) mod incoming;
-pub(crate) mod leaving;
 pub(crate) mod membership;
 pub(crate) mod membership_change;
 pub(crate) mod questions;
 pub(crate) mod readers;
-pub(crate) mod replica_set;
 pub(crate) mod replicas;
 pub(crate) mod reply_timeouts;
 pub(crate) mod requests;

@@ -1,13 +1,18 @@
 //! Folds that run on this node, for its own reduces or those of others, and the inputs of each.
+//! While this node leaves, also which members may still order folds here.
 //!
 //! Does not know copies: the caller pins the inputs, or holds those of a fold that waits for
 //! capacity.
 
-use alloc::{collections::BTreeMap, vec::Vec};
+use alloc::{
+    collections::{BTreeMap, BTreeSet},
+    vec::Vec,
+};
 
 use crate::{
     id::{Instance, NodeId, ObjectId, ReduceId},
-    message::{FoldKey, FoldOrder},
+    machines::{membership_change::MembershipChange, world::World},
+    message::{FoldKey, FoldOrder, Message},
     time::Instant,
 };
 
@@ -15,6 +20,8 @@ use crate::{
 #[derive(Debug, Default)]
 pub(crate) struct Worker {
     folds: BTreeMap<FoldKey, Fold>,
+    /// While this node leaves: the members whose reduces may have a position here.
+    undrained: Option<BTreeSet<NodeId>>,
 }
 
 /// A fold that runs here. Its inputs are pinned until it ends.
@@ -52,6 +59,45 @@ impl Worker {
     /// Whether every fold that still runs was stopped.
     pub(crate) fn is_done(&self) -> bool {
         self.folds.values().all(|fold| fold.is_stopped)
+    }
+
+    /// Whether this node leaves, and no fold can begin any more.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.undrained.as_ref().is_some_and(BTreeSet::is_empty)
+    }
+
+    /// Announces to all members that this node leaves.
+    pub(crate) fn begin_to_drain(&mut self, world: &mut World) {
+        self.undrained = Some(BTreeSet::new());
+        world.others().into_iter().for_each(|other| self.announce_leaving(other, world));
+    }
+
+    /// Announces to members that are new, or have lost the announcement, that this node leaves.
+    pub(crate) fn reannounce_leaving(&mut self, change: &MembershipChange, world: &mut World) {
+        if self.undrained.is_some() {
+            let new = change.new_members(world);
+            new.into_iter().for_each(|other| self.announce_leaving(other, world));
+        }
+    }
+
+    fn announce_leaving(&mut self, to: NodeId, world: &mut World) {
+        self.undrained.get_or_insert_default().insert(to);
+        world.send(to, Message::Leaving);
+    }
+
+    /// Records that no reduce of a member has a position here, nor will have one.
+    pub(crate) fn drained(&mut self, by: NodeId) {
+        self.undrained.iter_mut().for_each(|undrained| _ = undrained.remove(&by));
+    }
+
+    /// Rejects all orders from now on.
+    pub(crate) fn reject_orders(&mut self) {
+        self.undrained = Some(BTreeSet::new());
+    }
+
+    /// Whether this node leaves, and no reduce of `coordinator` has a position here any more.
+    pub(crate) fn rejects_orders_of(&self, coordinator: NodeId) -> bool {
+        self.undrained.as_ref().is_some_and(|undrained| !undrained.contains(&coordinator))
     }
 
     /// The keys of the folds for which `is_it` is true.

@@ -116,14 +116,12 @@ impl Node {
             self.parts_doomed(instance);
             self.incoming.release_copy(arrival);
         }
-        self.hosted_replicas.forget(instance);
         self.replicas.end(instance, &mut self.requests, &mut self.world);
         let id = self.copies.get(instance).map(|copy| copy.id.clone());
         let was_coming_back = self.copies.doom(instance, &mut self.world);
         if let Some(id) = id.filter(|_| was_coming_back) {
             self.refuse_parked(&id);
         }
-        self.leaving.forget(instance);
     }
 
     /// Takes a copy out of use, and withdraws it from the owners of its object.

@@ -22,7 +22,7 @@ impl Node {
         }
         let missing = self.unusable_input(&order);
         let failure = match missing {
-            _ if self.leaving.rejects_orders_of(from) => {
+            _ if self.worker.rejects_orders_of(from) => {
                 Some(format!("node {} is closing", self.world.me()))
             }
             _ if self.worker.ordered_by(from) >= FOLDS_MAX => {

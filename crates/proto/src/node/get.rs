@@ -90,7 +90,7 @@ impl Node {
     /// Begins to search for an object that is not arriving, if a client or an adoption waits for
     /// it.
     pub(super) fn pull_if_wanted(&mut self, id: &ObjectId) {
-        let is_wanted = self.readers.are_waiting(id) || self.hosted_replicas.wants(id);
+        let is_wanted = self.readers.are_waiting(id) || self.replicas.expects(id);
         let is_here = self.copies.current(id).is_some();
         if is_wanted && !is_here && self.incoming.of_object(id).is_none() {
             let arrival = self.incoming.begin_whole(id);
@@ -373,7 +373,7 @@ impl Node {
         for request in self.readers.take_waiting(id) {
             self.requests.reply(request, Err(error.clone()), &mut self.world);
         }
-        self.hosted_replicas.refuse(id, &mut self.world);
+        self.replicas.refuse(id, &mut self.world);
     }
 
     /// Drops the blocks of an object that have arrived, and withdraws the copy from the owners.
@@ -400,7 +400,7 @@ impl Node {
         let is_arriving = self.pull_is_arriving(id);
         let awaits_room = self.pull_without_capacity(id).is_some();
         let has_parked = self.readers.have_parked(id);
-        let is_wanted = self.readers.are_waiting(id) || self.hosted_replicas.wants(id);
+        let is_wanted = self.readers.are_waiting(id) || self.replicas.expects(id);
         let part = self.copies.current(id);
         let is_read =
             part.and_then(|part| self.copies.get(part)).is_some_and(|copy| copy.readers > 0);

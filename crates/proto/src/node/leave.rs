@@ -27,7 +27,11 @@ use crate::{
     error::Error,
     event::Action,
     id::{Instance, NodeId},
-    machines::{leaving::FarewellStage, questions::Asker, requests::RequestKind, walk::Walk},
+    machines::{
+        replicas::{Farewell, FarewellStage},
+        requests::EndedRequest,
+        walk::Walk,
+    },
     members::Members,
     message::Message,
     table::{Copy, FileState, Residency},
@@ -36,29 +40,28 @@ use crate::{
 impl Node {
     /// Begins to leave: other members take over the pinned copies of this node.
     pub(super) fn leave(&mut self, timeout_ns: u64) {
-        if self.leaving.has_begun() {
+        if self.world.members().self_is_leaving() {
             return;
         }
-        let filling = self.claims.filling();
-        self.leaving.begin(timeout_ns, filling, &mut self.world);
         let me = self.world.me();
+        self.world.members_mut().begin_to_leave(me);
+        let has_fills = self.claims.filling().next().is_some();
+        self.replicas.begin_hand_over(timeout_ns, has_fills, &self.world);
+        self.worker.begin_to_drain(&mut self.world);
         for id in self.coordinator.results() {
             let said =
                 alloc::format!("node {me}, which coordinated the reduce of {id}, left the cluster");
             self.fail_reduce_of(&id, &Error::NodeDown(said));
         }
         for request in self.requests.numbers() {
-            match self.requests.kind(request).cloned() {
-                Some(RequestKind::Object(id)) => self.stop_waiting(&id, request),
-                Some(RequestKind::Follow(id)) => self.readers.stop_following(&id, request),
-                Some(RequestKind::Range(_)) => self.end_range(request),
-                _ => self.questions.close_of(Asker::Request(request), &mut self.world),
-            }
+            let Some(ended) = self.requests.end(request, &self.world) else { continue };
+            let EndedRequest { client, kind, .. } = ended;
+            self.stop_work(request, &kind);
             let error = Error::NodeDown(alloc::format!("node {me} is closing"));
-            self.requests.reply(request, Err(error), &mut self.world);
+            self.world.reply(client, request, Err(error));
         }
         // A node that requested a replica here requests it from another member.
-        for id in self.hosted_replicas.refuse_all(&mut self.world) {
+        for id in self.replicas.refuse_all(&mut self.world) {
             self.end_if_unwanted(&id);
         }
         self.hand_over();
@@ -66,7 +69,7 @@ impl Node {
 
     /// Requests another member for each pinned copy of a slice, if one is due.
     pub(super) fn hand_over(&mut self) {
-        for instance in self.leaving.next_copies(self.copies.table(), &self.world) {
+        for instance in self.replicas.next_to_hand_over(self.copies.table(), &self.world) {
             self.replicate_elsewhere(instance);
         }
     }
@@ -76,7 +79,7 @@ impl Node {
         self.settle_replicas(instance);
         let copy = self.copies.get(instance);
         let Some(copy) = copy.filter(|copy| is_handed_over(copy)) else { return };
-        self.replicas.leave((instance, copy), &mut self.requests, &mut self.world);
+        self.replicas.hand_over((instance, copy), &mut self.requests, &mut self.world);
         if self.copies.is_persistent() {
             self.copies.write_if_capacity(instance, &mut self.world);
         }
@@ -85,34 +88,36 @@ impl Node {
     /// A member is leaving: reduces of this node order no new folds there.
     pub(super) fn member_leaving(&mut self, node: NodeId) {
         self.world.members_mut().begin_to_leave(node);
-        self.leaving.begin_draining(node);
+        self.coordinator.begin_draining(node);
         for key in self.coordinator.keys() {
             self.update_reduce(key, |reduce, _, now, steps| reduce.holder_leaves(now, node, steps));
         }
     }
 
-    /// Notifies leaving members when no reduce of this node has a position there.
-    pub(super) fn confirm_drained(&mut self) {
-        if self.leaving.draining() == 0 {
-            return;
-        }
-        self.leaving.confirm_drained(&self.coordinator.contributing_nodes(), &mut self.world);
-    }
-
     /// Leaves once nothing is left to do, or when its time is over. Called after each event, so
     /// that all messages of that event are sent first.
     pub(super) fn leave_when_empty(&mut self) {
-        let Self { leaving, replicas, copies, worker, incoming, world, .. } = self;
-        let is_done = || {
-            let has_folded = worker.is_done() && incoming.counts().1 == 0;
-            // What no member takes stays on disk for the next node.
-            let is_written = !replicas.lack_takers() || !copies.is_writing();
-            has_folded && replicas.len() == 0 && is_written
-        };
-        leaving.end_if_done(is_done, world.now());
-        if leaving.farewell(world.now()).is_some() {
+        let now = self.world.now();
+        if self.replicas.is_hand_over_late(now) || self.has_handed_over() {
+            self.replicas.begin_farewell(now);
+            self.worker.reject_orders();
+        }
+        if self.replicas.farewell(now).is_some() {
             self.take_leave();
         }
+    }
+
+    /// Whether copies are being handed over, and nothing is left to wait for.
+    fn has_handed_over(&self) -> bool {
+        let is_open = |instance| self.copies.get(instance).is_some_and(|copy| !copy.doomed);
+        // What no member takes stays on disk for the next node.
+        let is_written = || !self.replicas.lack_takers() || !self.copies.is_writing();
+        self.replicas.is_handed_over()
+            && !(self.replicas.awaits_fills() && self.claims.filling().any(is_open))
+            && self.worker.is_drained()
+            && self.worker.is_done()
+            && self.incoming.counts().1 == 0
+            && is_written()
     }
 
     /// Visits one slice of what the other nodes must learn, and then leaves.
@@ -120,16 +125,16 @@ impl Node {
         let mut without_me = self.world.members().clone();
         without_me.resign();
         for _ in 0..Walk::slice(&self.world) {
-            let Some(farewell) = self.leaving.farewell(self.world.now()) else { return };
+            let Some(farewell) = self.replicas.farewell(self.world.now()) else { return };
             let stage = farewell.next.clone();
             let Some(next) = self.take_leave_of(stage, &without_me) else {
                 return self.end_leave();
             };
-            if let Some(farewell) = self.leaving.farewell(self.world.now()) {
+            if let Some(farewell) = self.replicas.farewell(self.world.now()) {
                 farewell.next = next;
             }
         }
-        self.leaving.pause(&self.world);
+        self.replicas.pause_hand_over(&self.world);
     }
 
     /// Handles the next one of a kind, and returns where to continue. The nodes that are owners
@@ -165,24 +170,17 @@ impl Node {
 
     /// Sends the last messages.
     fn end_leave(&mut self) {
-        if let Some(farewell) = self.leaving.farewell(self.world.now()) {
-            for instance in core::mem::take(&mut farewell.files) {
-                self.world.act(Action::DropSpilled { instance });
-            }
-        }
+        let Farewell { lost, files, .. } = self.replicas.end_farewell();
+        files.into_iter().for_each(|instance| self.world.act(Action::DropSpilled { instance }));
         for other in self.world.others() {
             self.world.send(other, Message::Leave);
         }
-        let lost = self.leaving.left();
         self.world.act(Action::Left { lost });
     }
 
     /// Whether a pinned copy is lost because no other node has taken it.
     fn is_lost(&self, instance: Instance) -> bool {
-        let is_requested = self.replicas.contains(instance) || self.replicas.lacks_taker(instance);
-        self.copies.get(instance).is_some_and(is_handed_over)
-            && !self.replicas.is_elsewhere(instance)
-            && (is_requested || self.leaving.is_ahead(instance))
+        self.copies.get(instance).is_some_and(is_handed_over) && self.replicas.is_lost(instance)
     }
 
     /// Reports a pinned copy that no other node has to its owners, unless no member stays. The
@@ -200,7 +198,7 @@ impl Node {
         let (is_dropped, residency) = (self.is_file_dropped(instance), copy.residency);
         if let Some(id) = lost.filter(|_| self.is_lost(instance)) {
             self.world.send_owners(&id, &Message::Abandon { id: id.clone(), instance });
-            if let Some(farewell) = self.leaving.farewell(self.world.now()) {
+            if let Some(farewell) = self.replicas.farewell(self.world.now()) {
                 farewell.count_lost(id);
             }
         }
@@ -209,7 +207,7 @@ impl Node {
         }
         if residency == Residency::Memory {
             self.copies.abandon_file(instance, &mut self.world);
-        } else if let Some(farewell) = self.leaving.farewell(self.world.now()) {
+        } else if let Some(farewell) = self.replicas.farewell(self.world.now()) {
             farewell.files.push(instance);
         }
     }

@@ -61,7 +61,7 @@ impl Node {
         let Some(Departure { node, has_left, process_ended, mut change }) = departure else {
             return;
         };
-        self.leaving.stop_draining(node);
+        self.coordinator.stop_draining(node);
         self.forget_node(node, process_ended);
         if !has_left {
             // A leaving node finishes the transfers that it has begun.
@@ -113,9 +113,8 @@ impl Node {
     fn forget_node(&mut self, node: NodeId, process_ended: bool) {
         self.update_directory(|directory, world| directory.member_removed(world, node));
         self.abort_reduces(node, process_ended);
-        self.hosted_replicas.forget_node(node);
         self.replicas.forget_node(node);
-        self.leaving.drained(node);
+        self.worker.drained(node);
         self.incoming.forget_node(node);
     }
 }

@@ -44,7 +44,7 @@ impl Node {
         match message {
             Message::Members(members) => self.learn(from, &members),
             Message::Leaving => self.member_leaving(from),
-            Message::Drained => self.leaving.drained(from),
+            Message::Drained => self.worker.drained(from),
             Message::Leave => self.remove_member(from, DepartureReason::Left),
             Message::Down { node, incarnation, reason } => {
                 let world = &mut self.world;

@@ -52,9 +52,8 @@ use crate::{
     limits::{INLINE_SHARE, limit_name},
     machines::{
         claims::Claims, client_leases::ClientLeases, coordinator::Coordinator, copies::Copies,
-        hosted_replicas::HostedReplicas, incoming::Incoming, leaving::Leaving,
-        membership::Membership, questions::Questions, readers::Readers, replicas::Replicas,
-        requests::Requests, walk::Walk, worker::Worker, world::World,
+        incoming::Incoming, membership::Membership, questions::Questions, readers::Readers,
+        replicas::Replicas, requests::Requests, walk::Walk, worker::Worker, world::World,
     },
     members::{Member, Members},
     table::Table,
@@ -78,8 +77,6 @@ pub struct Node {
     coordinator: Coordinator,
     worker: Worker,
     replicas: Replicas,
-    hosted_replicas: HostedReplicas,
-    leaving: Leaving,
 }
 
 impl Node {
@@ -101,8 +98,6 @@ impl Node {
             coordinator: Coordinator::default(),
             worker: Worker::default(),
             replicas: Replicas::default(),
-            hosted_replicas: HostedReplicas::default(),
-            leaving: Leaving::default(),
         }
     }
 
@@ -115,7 +110,7 @@ impl Node {
         self.report_long_waits();
         self.expire_requests();
         self.settle();
-        self.confirm_drained();
+        self.coordinator.confirm_drained(&mut self.world);
         self.leave_when_empty();
         self.note_limits();
         self.world.end(actions);
@@ -159,7 +154,6 @@ impl Node {
             self.walk.deadline(),
             self.questions.deadline(),
             self.coordinator.deadline(),
-            self.leaving.deadline(),
             self.client_leases.deadline(),
             self.replicas.deadline(),
             self.directory.deadline(),

@@ -206,7 +206,6 @@ impl Node {
         self.copies.set_state(instance, State::Complete);
         self.remove_reader(instance);
         if is_doomed {
-            self.leaving.forget(instance);
             // A reduce folds inputs while they are filled, and a client with the result may delete
             // them at once: for their creators the put has succeeded. If objects with one name were
             // put on both sides of a partition, only one of them remains, and the other put has
@@ -222,7 +221,7 @@ impl Node {
         }
         self.announce(instance);
         self.completed(instance);
-        if self.leaving.filled(instance) {
+        if self.replicas.has_passed(instance) {
             self.replicate_elsewhere(instance);
         }
         Ok(Reply::Put { id })

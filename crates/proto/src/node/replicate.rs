@@ -3,7 +3,7 @@
 //! A replica for a live node can be returned when clients of this node need the capacity: the other
 //! node first replicates to another member.
 
-use alloc::{boxed::Box, format};
+use alloc::{boxed::Box, format, vec::Vec};
 
 use super::Node;
 use crate::{
@@ -13,8 +13,7 @@ use crate::{
     inline::Inline,
     lifetime::Terms,
     limits::{INCOMING_REPLICAS_MAX, limit_name},
-    machines::{copies::PendingCopy, hosted_replicas::IncomingReplica, requests::RequestContext},
-    message::Message,
+    machines::{copies::PendingCopy, replicas::IncomingReplica, requests::RequestContext},
     meta::Meta,
     request::Reply,
     table::{Copy, State},
@@ -37,12 +36,12 @@ impl Node {
         let is_doomed = self.copies.get(instance).is_some_and(|copy| copy.doomed);
         // A copy of another instance does not count, and prevents the transfer of this one.
         let is_other = self.copies.current(&id).is_some_and(|current| current != instance);
-        let is_full = self.hosted_replicas.incoming() >= INCOMING_REPLICAS_MAX;
+        let is_full = self.replicas.incoming() >= INCOMING_REPLICAS_MAX;
         if is_full {
             self.world
                 .limit_reached(LimitSubject::Member(requester), limit_name!(INCOMING_REPLICAS_MAX));
         }
-        if self.leaving.has_begun() || is_doomed || is_other || is_full {
+        if self.world.members().self_is_leaving() || is_doomed || is_other || is_full {
             return replica.answer(&id, false, &mut self.world);
         }
         if let Some(copy) = self.copies.get(instance) {
@@ -58,7 +57,7 @@ impl Node {
         }
         // Owners have the metadata of objects that the requester did not create: get the object
         // from them.
-        self.hosted_replicas.expect(&id, replica, &mut self.world);
+        self.replicas.expect(&id, replica, &mut self.world);
         self.pull_if_wanted(&id);
         self.replica_lacks_capacity(&id);
     }
@@ -92,7 +91,7 @@ impl Node {
         bytes: &Inline,
         terms: Option<Box<Terms>>,
     ) {
-        let Some(replica) = self.hosted_replicas.take(id) else { return };
+        let Some(replica) = self.replicas.take_incoming(id) else { return };
         if replica.instance != instance || self.copies.get(instance).is_some() {
             return replica.answer(id, false, &mut self.world);
         }
@@ -102,12 +101,12 @@ impl Node {
     /// A pinned copy has left memory or returned, which changes its cost.
     pub(super) fn resize_replica(&mut self, instance: Instance) {
         let bytes = self.copies.get(instance).map_or(0, Copy::cost);
-        self.hosted_replicas.resize(instance, bytes);
+        self.replicas.resize(instance, bytes);
     }
 
     fn host(&mut self, replica: IncomingReplica, was_pinned: bool) {
         let bytes = self.copies.get(replica.instance).map_or(0, Copy::cost);
-        self.hosted_replicas.host(replica, was_pinned, bytes);
+        self.replicas.host(replica, was_pinned, bytes);
     }
 
     /// Pins a complete copy for another node.
@@ -121,7 +120,7 @@ impl Node {
 
     /// A copy has arrived. If another node requested a replica of it, that node gets its reply.
     pub(super) fn replica_received(&mut self, id: &ObjectId, instance: Instance) {
-        let Some(replica) = self.hosted_replicas.take(id) else { return };
+        let Some(replica) = self.replicas.take_incoming(id) else { return };
         if replica.instance != instance {
             return replica.answer(id, false, &mut self.world);
         }
@@ -131,29 +130,25 @@ impl Node {
     /// Clients of this node wait for capacity: returns as many replicas as the largest satisfiable
     /// request needs.
     pub(super) fn return_replicas(&mut self) {
-        let (kept_bytes, _) = self.hosted_replicas.bytes();
+        let (kept_bytes, _) = self.replicas.hosted_bytes();
         if kept_bytes == 0 {
             return;
         }
         let Some(missing) = self.missing_with(kept_bytes) else { return };
-        let (mut chosen, covered) = self.hosted_replicas.returnable(
-            missing,
-            self.copies.table(),
-            &self.replicas,
-            &self.world,
-        );
+        let (mut chosen, covered) = self.returnable(missing);
         if covered < missing {
             // Some replicas are being read. The others may suffice for a smaller object.
             let Some(missing) = self.missing_with(covered) else { return };
-            chosen = self
-                .hosted_replicas
-                .returnable(missing, self.copies.table(), &self.replicas, &self.world)
-                .0;
+            chosen = self.returnable(missing).0;
         }
-        for (instance, requester, id) in chosen {
-            self.hosted_replicas.return_replica(instance);
-            self.world.send(requester, Message::ReplicaReply { id, instance, accepted: false });
+        for instance in chosen {
+            let Some(id) = self.copies.id_of(instance).cloned() else { continue };
+            self.replicas.return_replica(id, instance, &mut self.world);
         }
+    }
+
+    fn returnable(&self, missing: u64) -> (Vec<Instance>, u64) {
+        self.replicas.returnable(missing, self.copies.table(), &self.world)
     }
 
     /// Bytes that the largest waiting object lacks after all returned replicas are gone, if `more`
@@ -162,11 +157,11 @@ impl Node {
         let is_for_another = |instance: Instance| {
             self.copies.pending(instance).is_some_and(|wanted| {
                 wanted.state == State::Arriving
-                    && self.hosted_replicas.wants(&wanted.id)
+                    && self.replicas.expects(&wanted.id)
                     && !self.readers.are_waiting(&wanted.id)
             })
         };
-        let (_, given_back) = self.hosted_replicas.bytes();
+        let (_, given_back) = self.replicas.hosted_bytes();
         let table = self.copies.table();
         let room = table.room_with(given_back.saturating_add(more))?;
         let (_, size) =
@@ -177,14 +172,12 @@ impl Node {
     /// The requester no longer needs the replica: the copy here becomes a cached one, and need not
     /// arrive.
     pub(super) fn release_replica(&mut self, requester: NodeId, id: &ObjectId, instance: Instance) {
-        if self.hosted_replicas.cancel(requester, id, instance) {
+        if self.replicas.cancel(requester, id, instance) {
             return self.end_if_unwanted(id);
         }
-        // A client of this node may want replicas of it, too.
-        if !self.hosted_replicas.release(requester, instance) || self.replicas.contains(instance) {
-            return;
-        }
-        if self.copies.set_pinned(instance, false).is_some() {
+        if self.replicas.release(requester, instance)
+            && self.copies.set_pinned(instance, false).is_some()
+        {
             self.announce(instance);
             self.copies.leave_disk(instance, &mut self.world);
         }
@@ -194,7 +187,7 @@ impl Node {
     /// another node may have capacity.
     pub(super) fn replica_lacks_capacity(&mut self, id: &ObjectId) {
         if self.pull_without_capacity(id).is_some()
-            && self.hosted_replicas.refuse_without_capacity(id, &mut self.world)
+            && self.replicas.refuse_without_capacity(id, &mut self.world)
         {
             self.end_if_unwanted(id);
         }
@@ -242,6 +235,7 @@ impl Node {
     }
 
     pub(super) fn expire_replicas(&mut self) {
+        self.hand_over();
         for instance in self.replicas.due(self.world.now()) {
             self.settle_replicas(instance);
         }

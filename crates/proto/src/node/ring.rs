@@ -74,7 +74,7 @@ impl Node {
         if self.incoming.of_epoch(reduce, epoch).is_some() {
             return;
         }
-        let failure = if self.leaving.rejects_orders_of(from) {
+        let failure = if self.worker.rejects_orders_of(from) {
             Some(format!("node {} is closing", self.world.me()))
         } else if self.copies.get(instance).is_some() {
             // Another owner's reply about the result was faster.

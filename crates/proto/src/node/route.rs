@@ -90,8 +90,6 @@ impl Node {
         self.copies.expire(&mut self.world);
         self.questions.expire(&mut self.world);
         self.expire_reduces();
-        self.leaving.expire(self.world.now());
-        self.hand_over();
         self.client_leases.expire(&mut self.world);
         self.expire_replicas();
         self.expire_members();

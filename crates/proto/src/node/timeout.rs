@@ -115,7 +115,7 @@ impl Node {
     }
 
     /// Ends the work that was done for a request alone.
-    fn stop_work(&mut self, request: RequestId, kind: &RequestKind) {
+    pub(super) fn stop_work(&mut self, request: RequestId, kind: &RequestKind) {
         match kind {
             RequestKind::Object(id) => self.stop_waiting(id, request),
             RequestKind::Range(_) => self.end_range(request),

@@ -20,7 +20,7 @@ impl Node {
         body: Request,
         deadline: Option<Instant>,
     ) {
-        if self.leaving.has_begun() && !body.is_allowed_while_leaving() {
+        if self.world.members().self_is_leaving() && !body.is_allowed_while_leaving() {
             let error = Error::NodeDown(format!("node {} is closing", self.world.me()));
             self.world.reply(client, request, Err(error));
             return;

@@ -17,7 +17,7 @@ use crate::{
 impl Node {
     /// Notes a membership change. The walk for all changes of an event begins at its end.
     pub(super) fn members_changed(&mut self, mut change: MembershipChange) {
-        self.leaving.reannounce(&change, &mut self.world);
+        self.worker.reannounce_leaving(&change, &mut self.world);
         // A new change has one at most.
         let rejoined = change.rejoined().next();
         change.number =
@@ -97,9 +97,9 @@ impl Node {
             }
             Stage::Pulls(after) => {
                 let arriving = self.incoming.next_object(after.as_ref());
-                let expected = self.hosted_replicas.next_after(after.as_ref());
+                let expected = self.replicas.next_incoming(after.as_ref());
                 let id = arriving.into_iter().chain(expected).min()?;
-                if self.hosted_replicas.end_if_lost(&id) {
+                if self.replicas.end_if_lost(&id) {
                     self.end_if_unwanted(&id);
                 }
                 self.resend_pull(&id, change);

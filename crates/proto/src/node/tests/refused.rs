@@ -113,13 +113,9 @@ fn an_adoption_that_is_taken_back_is_sought_no_more() {
         3,
         Message::StoreReplica { id: id.clone(), instance, meta, inline, may_wait, lifetime: None },
     );
-    assert_eq!(cluster.nodes[&NodeId(3)].hosted_replicas.incoming(), 1);
+    assert_eq!(cluster.nodes[&NodeId(3)].replicas.incoming(), 1);
     cluster.say(2, 3, Message::ReleaseReplica { id: id.clone(), instance });
-    assert_eq!(
-        cluster.nodes[&NodeId(3)].hosted_replicas.incoming(),
-        1,
-        "another did not ask for it"
-    );
+    assert_eq!(cluster.nodes[&NodeId(3)].replicas.incoming(), 1, "another did not ask for it");
     cluster.say(4, 3, Message::ReleaseReplica { id, instance });
     cluster.assert_at_rest();
 }

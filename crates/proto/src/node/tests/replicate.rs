@@ -129,7 +129,7 @@ fn a_deleted_object_leaves_no_keeper() {
     let request = cluster.ask(2, Request::Delete { ids: vec![id.clone()] });
     assert_eq!(cluster.reply(request), &Ok(Reply::Done));
     assert!(cluster.nodes.values().all(|node| node.table().iter().next().is_none()));
-    assert!(cluster.nodes.values().all(|node| node.hosted_replicas.is_empty()));
+    assert!(cluster.nodes.values().all(|node| node.replicas.hosts_none()));
     assert!(cluster.nodes.values().all(|node| node.replicas.takes_no_room()));
     cluster.assert_at_rest();
 }

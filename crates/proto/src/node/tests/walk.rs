@@ -178,7 +178,7 @@ fn no_event_sends_more_than_a_slice_again() {
     ];
     let sent = longest(&mut node, &mut now, events);
     assert!(sent > 0 && sent <= most, "{sent} messages, at most {most} expected");
-    assert_eq!(node.hosted_replicas.incoming(), 0);
+    assert_eq!(node.replicas.incoming(), 0);
 }
 
 /// Goal: an owner that does not reply holds up no node that waits for very many of its objects.

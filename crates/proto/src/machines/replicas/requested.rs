@@ -1,29 +1,14 @@
-//! Replicas: other nodes hold pinned copies of this node's objects too, so that an object survives
-//! the failure of the node of its put.
-//!
-//! While this node runs, it maintains as many replicas as its client requested, whichever nodes
-//! join and leave. A replica on another node is equivalent to the pinned copy here, and is not
-//! evicted. Does not know the memory of this node, nor whether a copy here is pinned.
-//!
-//! Replicas spread evenly over all nodes, by bytes. A node whose own clients need the capacity
-//! offers replicas back, and holds them until another node has them.
-//!
-//! The requests for one object are in [`super::replica_set`].
+//! Requests for replicas of this node's pinned copies, and the replies of other nodes.
 
-use alloc::{
-    collections::{BTreeMap, BTreeSet},
-    string::String,
-    sync::Arc,
-    vec::Vec,
-};
+use alloc::{collections::BTreeSet, string::String, sync::Arc, vec::Vec};
 
+use super::{set::ReplicaSet, state::Replicas};
 use crate::{
     error::Error,
     event::LogEvent,
     id::{Instance, NodeId, RequestId},
     machines::{
         membership_change::MembershipChange,
-        replica_set::ReplicaSet,
         requests::{RequestContext, RequestKind, Requests},
         world::World,
     },
@@ -32,32 +17,20 @@ use crate::{
     request::Reply,
     table::Copy,
     time::Instant,
-    timed::Timed,
 };
-
-/// This node's pinned copies that are to have replicas.
-#[derive(Debug, Default)]
-pub(crate) struct Replicas {
-    all: Timed<Instance, ReplicaSet>,
-    /// Bytes of replicas that each other node keeps, or was requested to keep.
-    load: BTreeMap<NodeId, u64>,
-    /// Nodes that missed a deadline and have not replied since: they are requested last.
-    unresponsive: BTreeSet<NodeId>,
-    /// Pinned copies of this node, which leaves, that no other node takes.
-    untaken: BTreeSet<Instance>,
-}
 
 impl Replicas {
     pub(crate) fn len(&self) -> usize {
-        self.all.len()
+        self.sets.len()
     }
 
     pub(crate) fn contains(&self, instance: Instance) -> bool {
-        self.all.contains_key(&instance)
+        self.sets.contains_key(&instance)
     }
 
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.all.deadline()
+        let hand_over = self.hand_over.as_ref().map(|it| it.deadline());
+        self.sets.deadline().into_iter().chain(hand_over).min()
     }
 
     /// Handles the request of a client for `count` replicas of a pinned copy of this node, the
@@ -70,10 +43,8 @@ impl Replicas {
         requests: &mut Requests,
         world: &mut World,
     ) {
-        if !self.contains(instance) {
-            self.all.insert(instance, ReplicaSet::new(copy));
-        }
-        self.all.update(&instance, |set| {
+        self.open((instance, copy));
+        self.sets.update(&instance, |set| {
             set.replicas = set.replicas.max(count as usize);
             set.requests.push(context.request);
         });
@@ -81,71 +52,50 @@ impl Replicas {
         self.send_requests(instance, requests, world);
     }
 
+    pub(super) fn open(&mut self, (instance, copy): (Instance, &Copy)) {
+        if !self.contains(instance) {
+            self.sets.insert(instance, ReplicaSet::new(copy));
+        }
+    }
+
     /// Removes a request that no longer waits.
     pub(crate) fn stop_waiting(&mut self, instance: Instance, request: RequestId) {
-        self.all.update(&instance, |set| set.requests.retain(|it| *it != request));
+        self.sets.update(&instance, |set| set.requests.retain(|it| *it != request));
     }
 
     /// Requests as many replicas as are missing, and replies to waiting clients once enough exist.
-    fn send_requests(&mut self, instance: Instance, requests: &mut Requests, world: &mut World) {
-        let Self { all, load, unresponsive, .. } = self;
-        let replied = all.update(&instance, |set| {
-            set.send_requests(instance, load, unresponsive, world)
-                .then(|| (set.reached(), core::mem::take(&mut set.requests)))
-        });
-        let is_enough = matches!(replied, Some(Some(_)));
-        let (count, replied) = replied.flatten().unwrap_or_default();
-        for request in replied {
-            requests.reply(request, Ok(Reply::Replicated { replicas: count }), world);
-        }
-        if let Some(set) = self.all.get(&instance).filter(|set| set.leaves())
-            && (is_enough || set.is_given_up())
-        {
-            if !is_enough && set.reached() == 1 {
-                self.untaken.insert(instance);
-            }
-            self.finish(instance, world);
-        }
-    }
-
-    /// Ends the replication of a copy of this node, which leaves: other nodes keep it, or none
-    /// does.
-    fn finish(&mut self, instance: Instance, world: &mut World) {
-        let Some(set) = self.all.remove(&instance) else { return };
-        set.charged().for_each(|node| self.discharge(node, set.bytes));
-        // Another node was requested in addition, and was faster.
-        for node in set.pending() {
-            world.send(node, Message::ReleaseReplica { id: set.id.clone(), instance });
-        }
-    }
-
-    /// Handles that this node leaves: another node is to keep a pinned copy.
-    pub(crate) fn leave(
+    pub(super) fn send_requests(
         &mut self,
-        (instance, copy): (Instance, &Copy),
+        instance: Instance,
         requests: &mut Requests,
         world: &mut World,
     ) {
-        if !self.contains(instance) {
-            self.all.insert(instance, ReplicaSet::new(copy));
+        let Self { sets, load, unresponsive, .. } = self;
+        let is_enough = sets.update(&instance, |set| {
+            set.send_requests(instance, load, unresponsive, world)
+                .then(|| (set.reached(), core::mem::take(&mut set.requests)))
+        });
+        let Some(is_enough) = is_enough else { return };
+        let (replicas, waiting) = is_enough.unwrap_or_default();
+        for request in waiting {
+            requests.reply(request, Ok(Reply::Replicated { replicas }), world);
         }
-        self.all.update(&instance, ReplicaSet::leave);
-        self.send_requests(instance, requests, world);
+        self.end_hand_over(instance, replicas > 0, world);
     }
 
-    /// Whether no node takes some copies of this one, which leaves.
-    pub(crate) fn lack_takers(&self) -> bool {
-        !self.untaken.is_empty()
-    }
-
-    /// Whether no node takes a copy of this one, which leaves.
-    pub(crate) fn lacks_taker(&self, instance: Instance) -> bool {
-        self.untaken.contains(&instance)
-    }
-
-    /// Whether another node has a replica.
-    pub(crate) fn is_elsewhere(&self, instance: Instance) -> bool {
-        self.all.get(&instance).is_some_and(|set| set.reached() > 1)
+    /// Ends the replication of a copy. Nodes that `are_told` may look for it.
+    pub(super) fn remove(
+        &mut self,
+        instance: Instance,
+        are_told: impl Fn(&ReplicaSet) -> BTreeSet<NodeId>,
+        world: &mut World,
+    ) -> Option<ReplicaSet> {
+        let set = self.sets.remove(&instance)?;
+        for node in are_told(&set) {
+            world.send(node, Message::ReleaseReplica { id: set.id.clone(), instance });
+        }
+        set.charged().into_iter().for_each(|node| self.discharge(node, set.bytes));
+        Some(set)
     }
 
     /// Subtracts bytes from the load of a node.
@@ -167,29 +117,12 @@ impl Replicas {
         requests: &mut Requests,
         world: &mut World,
     ) {
-        let discharged = self.all.update(&instance, |set| {
-            let is_enough = set.stored.len() >= set.wanted(world.members());
-            if set.replied(from, accepted) {
-                self.unresponsive.remove(&from);
-                set.failed.remove(&from);
-                if accepted && is_enough {
-                    // Another node was requested in addition, and was faster.
-                    set.stored.remove(&from);
-                    world.send(from, Message::ReleaseReplica { id: set.id.clone(), instance });
-                    return Some(Some(set.bytes));
-                }
-            } else if !accepted && set.stored.remove(&from) {
-                set.returning.insert(from);
-            } else {
-                return None;
-            }
-            Some((!accepted).then_some(set.bytes))
-        });
-        let Some(discharged) = discharged.flatten() else { return };
-        if let Some(bytes) = discharged {
-            self.discharge(from, bytes);
+        let replied =
+            |set: &mut ReplicaSet, world: &mut World| set.replied(from, instance, accepted, world);
+        if self.change(instance, replied, world) {
+            self.unresponsive.remove(&from);
+            self.send_requests(instance, requests, world);
         }
-        self.send_requests(instance, requests, world);
     }
 
     /// Handles that a node no longer has a copy: if it was a replica, another one is requested.
@@ -200,30 +133,44 @@ impl Replicas {
         requests: &mut Requests,
         world: &mut World,
     ) {
-        let freed = self.all.update(&instance, |set| {
-            let was_stored = set.stored.remove(&from);
-            let bytes = if was_stored { set.bytes } else { 0 };
-            (was_stored || set.returning.remove(&from)).then_some(bytes)
-        });
-        if let Some(bytes) = freed.flatten() {
-            self.discharge(from, bytes);
+        if self.change(instance, |set, _| set.withdrawn(from), world) {
             self.send_requests(instance, requests, world);
         }
     }
 
-    /// Forgets that a lost node was unresponsive.
+    /// Changes a set, and the load of the nodes where it takes less capacity then. Returns what
+    /// `change` does.
+    fn change(
+        &mut self,
+        instance: Instance,
+        change: impl FnOnce(&mut ReplicaSet, &mut World) -> bool,
+        world: &mut World,
+    ) -> bool {
+        let freed = self.sets.update(&instance, |set| {
+            let before = set.charged();
+            let result = change(set, world);
+            let after = set.charged();
+            (result, before.into_iter().filter(|node| !after.contains(node)).collect(), set.bytes)
+        });
+        let (result, freed, bytes): (bool, Vec<NodeId>, u64) = freed.unwrap_or_default();
+        freed.into_iter().for_each(|node| self.discharge(node, bytes));
+        result
+    }
+
+    /// Forgets a lost node.
     pub(crate) fn forget_node(&mut self, node: NodeId) {
         self.unresponsive.remove(&node);
+        self.hosted.forget_node(node);
     }
 
     /// The copies whose deadline has passed.
     pub(crate) fn due(&self, now: Instant) -> Vec<Instance> {
-        self.all.due(now)
+        self.sets.due(now)
     }
 
     /// The replicated copy after another one, or the first.
     pub(crate) fn next_after(&self, after: Option<Instance>) -> Option<Instance> {
-        self.all.next_after(after.as_ref())
+        self.sets.next_after(after.as_ref())
     }
 
     /// Handles membership changes, unless that is done: drops the replicas of lost nodes, and
@@ -237,26 +184,22 @@ impl Replicas {
         world: &mut World,
     ) {
         let Some(last) = changes.last().map(|change| change.number) else { return };
-        if self.all.get(&instance).is_none_or(|set| set.changes_seen == last) {
+        if self.sets.get(&instance).is_none_or(|set| set.changes_seen == last) {
             return;
         }
         let is_rejoined = |node: &NodeId| changes.iter().any(|it| it.is_rejoined(*node));
         let is_forgotten = |node: &NodeId| changes.iter().any(|it| it.forgotten.contains(node));
-        let freed = self.all.update(&instance, |set| {
+        let lose = |set: &mut ReplicaSet, _: &mut World| {
             set.changes_seen = last;
-            let charged: Vec<NodeId> = set.charged().collect();
-            for node in set.known().filter(is_rejoined).collect::<Vec<NodeId>>() {
-                if !is_forgotten(&node) {
-                    set.void_request(node);
-                } else if !mutants::is_active(Mutant::NeverReplacesReplicas) {
-                    set.forget(node);
+            for node in set.known().into_iter().filter(is_rejoined) {
+                let is_lost = is_forgotten(&node);
+                if !is_lost || !mutants::is_active(Mutant::NeverReplacesReplicas) {
+                    set.lose(node, is_lost);
                 }
             }
-            let is_free = |node: &NodeId| set.charged().all(|it| it != *node);
-            (charged.into_iter().filter(is_free).collect::<Vec<NodeId>>(), set.bytes)
-        });
-        let (freed, bytes) = freed.unwrap_or_default();
-        freed.into_iter().for_each(|node| self.discharge(node, bytes));
+            true
+        };
+        self.change(instance, lose, world);
         self.send_requests(instance, requests, world);
     }
 
@@ -266,10 +209,10 @@ impl Replicas {
         let now = world.now();
         let is_due = |at: &mut Instant| *at <= now;
         let mut hopeless = Vec::new();
-        for instance in self.all.due(now) {
-            self.all.update(&instance, |set| {
+        for instance in self.sets.due(now) {
+            self.sets.update(&instance, |set| {
                 if set.retry_at.take_if(is_due).is_some() {
-                    set.refused.clear();
+                    set.forget_refusals();
                 }
                 if set.give_up_at.take_if(is_due).is_some() {
                     hopeless.append(&mut set.requests);
@@ -286,15 +229,12 @@ impl Replicas {
         hopeless
     }
 
-    /// Ends the replication of a pinned copy that no longer exists.
+    /// Forgets a copy that no longer exists.
     pub(crate) fn end(&mut self, instance: Instance, requests: &mut Requests, world: &mut World) {
-        self.untaken.remove(&instance);
-        let Some(set) = self.all.remove(&instance) else { return };
+        self.hosted.remove(instance);
+        self.forget_untaken(instance);
         // They may look for an object that can no longer be found, and that no node puts again.
-        for node in set.searching() {
-            world.send(node, Message::ReleaseReplica { id: set.id.clone(), instance });
-        }
-        set.charged().for_each(|node| self.discharge(node, set.bytes));
+        let Some(set) = self.remove(instance, ReplicaSet::searching, world) else { return };
         for request in &set.requests {
             let error = Error::ObjectDeleted { id: set.id.clone() };
             requests.reply(*request, Err(error), world);
@@ -303,7 +243,7 @@ impl Replicas {
 
     /// Describes the progress in words.
     pub(crate) fn state(&self, instance: Instance) -> String {
-        let state = self.all.get(&instance).map(ReplicaSet::state);
+        let state = self.sets.get(&instance).map(ReplicaSet::state);
         state.unwrap_or_else(|| "it has 1 replica".into())
     }
 
@@ -410,7 +350,7 @@ mod tests {
         assert!(asking.expire().is_empty());
         assert!(asking.world.now().since(begun) >= PROGRESS_WINDOW_NS);
         let overdue = LogEvent::ReplicaLate {
-            id: asking.replicas.all.get(&INSTANCE).unwrap().id.clone(),
+            id: asking.replicas.sets.get(&INSTANCE).unwrap().id.clone(),
             node: NodeId(2),
         };
         let actions = asking.world.taken();
@@ -479,16 +419,17 @@ mod tests {
         assert_eq!(asking.told(), (vec![2], vec![]));
         let Subscribers { world, table, replicas, requests } = &mut asking;
         let copy = table.get(INSTANCE).expect("it is there");
-        replicas.leave((INSTANCE, copy), requests, world);
+        replicas.begin_hand_over(PROGRESS_WINDOW_NS, false, world);
+        replicas.hand_over((INSTANCE, copy), requests, world);
         assert_eq!(asking.told(), (vec![], vec![]));
         asking.replied(2, false);
         let again = asking.world.taken().into_iter().find_map(|action| match action {
             Action::Send { message: Message::StoreReplica { may_wait, .. }, .. } => Some(may_wait),
             _ => None,
         });
-        assert_eq!((again, asking.replicas.lacks_taker(INSTANCE)), (Some(true), false));
+        assert_eq!((again, asking.replicas.lack_takers()), (Some(true), false));
         asking.replied(2, false);
-        assert_eq!((asking.told().0, asking.replicas.lacks_taker(INSTANCE)), (vec![], true));
+        assert_eq!((asking.told().0, asking.replicas.lack_takers()), (vec![], true));
         assert!(asking.replicas.takes_no_room());
     }
 
