@@ -246,78 +246,56 @@ impl Capability {
     }
 
     /// The rights that a request needs.
-    fn claim<'a>(&self, body: &'a Request) -> RequiredRights<'a> {
+    fn claim<'a>(&self, body: &'a Request) -> Needed<'a> {
         match body {
-            Request::Put { id, .. } | Request::Create { id, .. } => {
-                RequiredRights::of(Verb::Put, id)
-            }
-            Request::Replicate { id, .. } => RequiredRights::of(Verb::Put, [id]),
-            Request::Reserve { name: None } => RequiredRights::of(Verb::Put, []),
-            Request::Slots { .. } => {
-                RequiredRights { what: "slots", ..RequiredRights::of(Verb::Put, []) }
-            }
-            Request::Reserve { name: Some(name) } => {
-                RequiredRights::of_text(Verb::Put, name.as_str())
-            }
-            Request::JoinJob { job } => RequiredRights::of_text(Verb::Put, job.as_str()),
+            Request::Put { id, .. } | Request::Create { id, .. } => Needed::of(Verb::Put, id),
+            Request::Replicate { id, .. } => Needed::of(Verb::Put, [id]),
+            Request::Reserve { name: None } => Needed::of(Verb::Put, []),
+            Request::Slots { .. } => Needed { what: "slots", ..Needed::of(Verb::Put, []) },
+            Request::Reserve { name: Some(name) } => Needed::of_text(Verb::Put, name.as_str()),
+            Request::JoinJob { job } => Needed::of_text(Verb::Put, job.as_str()),
             Request::Get { id } | Request::GetRange { id, .. } | Request::Follow { id } => {
-                RequiredRights::of(Verb::Get, [id])
+                Needed::of(Verb::Get, [id])
             }
-            Request::Wait { ids, .. } => RequiredRights::of(Verb::Get, ids),
-            Request::Latest { prefix, .. } => RequiredRights::of_text(Verb::Get, prefix),
-            Request::Reduce { inputs, id, .. } => {
-                RequiredRights::of(Verb::Reduce, inputs.iter().chain(id))
-            }
-            Request::Inputs { id } | Request::LostInputs { id } => {
-                RequiredRights::of(Verb::Reduce, [id])
-            }
-            Request::Delete { ids } => RequiredRights::of(Verb::Delete, ids),
+            Request::Wait { ids, .. } => Needed::of(Verb::Get, ids),
+            Request::Latest { prefix, .. } => Needed::of_text(Verb::Get, prefix),
+            Request::Reduce { inputs, id, .. } => Needed::of(Verb::Reduce, inputs.iter().chain(id)),
+            Request::Inputs { id } | Request::LostInputs { id } => Needed::of(Verb::Reduce, [id]),
+            Request::Delete { ids } => Needed::of(Verb::Delete, ids),
             // The end of a lease deletes the object.
-            Request::AcquireLease { id } => RequiredRights::of(Verb::Delete, [id]),
+            Request::AcquireLease { id } => Needed::of(Verb::Delete, [id]),
             // The older names of its group begin with the prefix too, since the prefix ends with a
             // slash.
-            Request::Prune { name, .. } => RequiredRights::of_text(Verb::Delete, name.as_str()),
+            Request::Prune { name, .. } => Needed::of_text(Verb::Delete, name.as_str()),
             // Every verb may learn whether and where an object exists.
             Request::Locations { id, .. } | Request::Explain { id } | Request::Owners { id } => {
-                RequiredRights {
-                    what: "locations",
-                    verb: None,
-                    ..RequiredRights::of(Verb::Get, [id])
-                }
+                Needed::of_any("locations", [id])
             }
             Request::List { prefix, .. } | Request::Objects { prefix, .. }
                 if self.prefix.starts_with(prefix.as_str()) =>
             {
-                RequiredRights::of(Verb::List, [])
+                Needed::of(Verb::List, [])
             }
             Request::List { prefix, .. } | Request::Objects { prefix, .. } => {
-                RequiredRights::of_text(Verb::List, prefix)
+                Needed::of_text(Verb::List, prefix)
             }
-            Request::ReleaseLease { id } => RequiredRights {
-                what: "release",
-                verb: None,
-                ..RequiredRights::of(Verb::Delete, [id])
-            },
+            Request::ReleaseLease { id } => Needed::of_any("release", [id]),
             // A report names objects of all tenants.
-            Request::Inspect { .. } => {
-                RequiredRights { what: "inspect", ..RequiredRights::of(Verb::List, []) }
-            }
+            Request::Inspect { .. } => Needed { what: "inspect", ..Needed::of(Verb::List, []) },
             // The status names no object.
-            Request::Status => RequiredRights { what: "status", verb: None, names: Vec::new() },
+            Request::Status => Needed::of_any("status", []),
             // These end what the client itself has begun, which the state machine checks.
             Request::Seal { .. }
             | Request::Abort { .. }
             | Request::Release { .. }
             | Request::ReleaseCopied { .. }
             | Request::CancelReservations
-            | Request::ExplainRequest { .. } => {
-                RequiredRights { what: "end", verb: None, names: Vec::new() }
-            }
+            | Request::ExplainRequest { .. } => Needed::of_any("end", []),
         }
     }
 
     fn judge(&self, body: &Request, now: u64) -> Result<(), Error> {
-        let RequiredRights { what, verb, names } = self.claim(body);
+        let Needed { what, verb, names } = self.claim(body);
         let is_outside = |name: &&Cow<'_, str>| !name.starts_with(&self.prefix);
         // An operation that began in time may end at any time.
         let (name, advice) = if self.has_expired(now) && !body.is_allowed_while_leaving() {
@@ -460,7 +438,7 @@ impl Capability {
 }
 
 /// The rights that a request needs: a verb, and names that begin with the prefix.
-struct RequiredRights<'a> {
+struct Needed<'a> {
     /// The request, as text.
     what: &'static str,
     /// `None` accepts any verb.
@@ -468,19 +446,23 @@ struct RequiredRights<'a> {
     names: Vec<Cow<'a, str>>,
 }
 
-impl<'a> RequiredRights<'a> {
+impl<'a> Needed<'a> {
     fn of(verb: Verb, ids: impl IntoIterator<Item = &'a ObjectId>) -> Self {
+        Self { verb: Some(verb), ..Self::of_any(verb.into(), ids) }
+    }
+
+    fn of_text(verb: Verb, name: &'a str) -> Self {
+        Self { names: [Cow::Borrowed(name)].into(), ..Self::of(verb, []) }
+    }
+
+    /// What any verb allows.
+    fn of_any(what: &'static str, ids: impl IntoIterator<Item = &'a ObjectId>) -> Self {
         let text = |id: &'a ObjectId| match id {
             ObjectId::Named(name) => Cow::Borrowed(name.as_str()),
             // A generated id begins with no prefix except the empty one.
             minted @ ObjectId::Minted { .. } => Cow::Owned(minted.to_string()),
         };
-        let names = ids.into_iter().map(text).collect();
-        Self { what: verb.into(), verb: Some(verb), names }
-    }
-
-    fn of_text(verb: Verb, name: &'a str) -> Self {
-        Self { names: [Cow::Borrowed(name)].into(), ..Self::of(verb, []) }
+        Self { what, verb: None, names: ids.into_iter().map(text).collect() }
     }
 }
 

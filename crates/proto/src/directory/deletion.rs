@@ -148,6 +148,70 @@ impl Directory {
         }
     }
 
+    /// Handles the report of a node that an object can't appear.
+    pub(super) fn failed(
+        &mut self,
+        context: &mut Context<'_>,
+        from: NodeId,
+        id: &ObjectId,
+        error: &Error,
+        reserved: Option<Instance>,
+    ) {
+        let now = context.now;
+        let entry = self.entries.get(id);
+        let is_over = |entry: &Entry| reserved.is_some_and(|it| entry.is_over(now, &it));
+        // The name may belong to another object by now.
+        let maker = entry.and_then(|entry| entry.maker());
+        let is_its = |entry: &Entry| entry.reserved.as_ref().map(|it| it.instance) == reserved;
+        if entry.is_some_and(is_over) {
+            // The name was deleted meanwhile, and is free.
+        } else if id.is_slot() && !entry.is_some_and(is_its) {
+            // The slot is filled, or was deleted.
+        } else if id.minter().is_some() || maker.is_none_or(|maker| maker == from) {
+            self.bury(context, id, error.clone(), Vec::new());
+            self.forward_to_owners(id, context);
+        } else if let Some(entry) = self.entries.get_mut(id) {
+            entry.reserved.take_if(|reserved| reserved.instance.node == from);
+        }
+    }
+
+    /// Handles the report of a holder that it can no longer keep its pinned copy.
+    pub(super) fn abandoned(&mut self, from: NodeId, id: &ObjectId, instance: Instance) {
+        let live = self.entries.get_mut(id).and_then(|entry| entry.live.as_mut());
+        if let Some(live) = live.filter(|live| live.instance == instance)
+            && live.tree.get(from).is_some()
+        {
+            live.abandoned_by = Some(Box::new(from));
+        }
+    }
+
+    /// Handles the end of an object that another owner reports.
+    pub(super) fn buried_elsewhere(
+        &mut self,
+        context: &mut Context<'_>,
+        from: NodeId,
+        (id, instances, error): (&ObjectId, &[Instance], &Error),
+        pruned: bool,
+    ) {
+        // Without instances it is not clear which object of that name has ended.
+        let is_clear = id.minter().is_some() || !instances.is_empty();
+        // A repetition is ignored: the name may have been deleted since, and the reason with it.
+        let tombstone = self.entries.get(id).and_then(|entry| entry.tombstone.as_ref());
+        let is_known = tombstone.is_some_and(|tombstone| {
+            instances.iter().all(|instance| tombstone.instances.contains(instance))
+        });
+        if is_clear && !is_known {
+            self.bury(context, id, error.clone(), instances.to_vec());
+        }
+        let entry = self.entries.get_mut(id);
+        if let Some(tombstone) = entry.and_then(|entry| entry.tombstone.as_mut())
+            && !tombstone.known_to.contains(&from)
+        {
+            tombstone.known_to.push(from);
+            tombstone.pruned |= pruned;
+        }
+    }
+
     /// Returns the end of the object if it applies to a request from a node that has, or has not,
     /// `seen` the object. A deleted name is free: a later request waits for the next put. But a
     /// pruned version counts as gone while a newer one is live, because a program that follows

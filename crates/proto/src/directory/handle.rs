@@ -2,18 +2,15 @@
 //!
 //! Passes each message to the part that handles it. Does not know time.
 
-use alloc::{boxed::Box, vec::Vec};
-
 use super::{
     context::Context,
-    entry::{Entry, answer},
+    entry::answer,
     questions::{Asker, OpenQuestion},
     state::Directory,
 };
 use crate::{
-    id::{NodeId, ObjectId},
+    id::{Instance, NodeId, ObjectId},
     lifetime::Lease,
-    limits::limit_name,
     message::Message,
     mutants::{self, Mutant},
     question::{Answer, Question},
@@ -51,29 +48,15 @@ impl Directory {
                     return DirectoryOutcome::Yes;
                 }
             }
-            Message::Withdraw { id, instance } => {
-                self.withdraw(context, from, id, *instance);
-            }
+            Message::Withdraw { id, instance } => self.withdraw(context, from, id, *instance),
             Message::Locate { id, avoid, not_here, receives, seen } => {
                 self.speeds.rate_reported(now, from, *receives);
-                if let Some((holder, instance)) = not_here
-                    && self.is_refusal_news(id, from, *holder)
-                {
-                    self.verify_copy(context, *holder, id, *instance);
-                }
                 let (avoid, since, seen) = (avoid.clone(), now, *seen);
                 let question = OpenQuestion { avoid, since, seen, ..OpenQuestion::default() };
-                self.assign_source(context, from, question, id);
+                self.locate(context, from, id, *not_here, question);
                 return DirectoryOutcome::SourceRequested(id.clone());
             }
-            Message::LocateRange { id, instance, bytes, avoid, not_here, request } => {
-                if let Some((holder, ago_ns)) = not_here
-                    && self.was_announced_before(id, *holder, now.before(*ago_ns))
-                {
-                    self.verify_copy(context, *holder, id, *instance);
-                }
-                self.locate_range(context, from, id, *instance, *bytes, avoid, *request);
-            }
+            Message::LocateRange { .. } => self.locate_range(context, from, message),
             Message::RateReport(_) if mutants::is_active(Mutant::IgnoresRateReports) => {}
             Message::RateReport(rate_reported) => self.rate_reported(context, from, rate_reported),
             Message::CancelLocate { id } => self.unlocate(from, id),
@@ -87,71 +70,17 @@ impl Directory {
             }
             Message::Dropped { id, instance } => self.dropped(context, from, id, *instance),
             Message::Fail { id, error, reserved } => {
-                let entry = self.entries.get(id);
-                let is_over = |entry: &Entry| reserved.is_some_and(|it| entry.is_over(now, &it));
-                // The name may belong to another object by now.
-                let maker = entry.and_then(|entry| entry.maker());
-                let is_its =
-                    |entry: &Entry| entry.reserved.as_ref().map(|it| it.instance) == *reserved;
-                if entry.is_some_and(is_over) {
-                    // The name was deleted meanwhile, and is free.
-                } else if id.is_slot() && !entry.is_some_and(is_its) {
-                    // The slot is filled, or was deleted.
-                } else if id.minter().is_some() || maker.is_none_or(|maker| maker == from) {
-                    self.bury(context, id, error.clone(), Vec::new());
-                    self.forward_to_owners(id, context);
-                } else if let Some(entry) = self.entries.get_mut(id) {
-                    entry.reserved.take_if(|reserved| reserved.instance.node == from);
-                }
+                self.failed(context, from, id, error, *reserved);
             }
-            Message::Abandon { id, instance } => {
-                let live = self.entries.get_mut(id).and_then(|entry| entry.live.as_mut());
-                if let Some(live) = live.filter(|live| live.instance == *instance)
-                    && live.tree.get(from).is_some()
-                {
-                    live.abandoned_by = Some(Box::new(from));
-                }
-            }
-            Message::LeaseUpdate { lease, is_held } => {
-                self.settle_lease(context, lease);
-                let seen = self.entries.last_change();
-                if !self.leases.leased(now, from, lease, *is_held, seen) {
-                    self.limited.push((from, limit_name!(LEASES_MAX)));
-                }
-                self.leases.keep_as_stray(context, lease, self.stray_ns);
-            }
-            Message::JobObjects { job, has_objects } => {
-                let lease = Lease::Job(job.clone());
-                self.settle_lease(context, &lease);
-                let seen = self.entries.last_change();
-                if !self.leases.has_objects(now, from, job, *has_objects, seen) {
-                    self.limited.push((from, limit_name!(LEASES_MAX)));
-                }
-                self.leases.keep_as_stray(context, &lease, self.stray_ns);
-            }
-            Message::JobEnded { job } => self.job_ended(context, job),
+            Message::Abandon { id, instance } => self.abandoned(from, id, *instance),
             Message::Tombstone { id, instances, error: Some(error), pruned } => {
-                // Without instances it is not clear which object of that name has ended.
-                let is_clear = id.minter().is_some() || !instances.is_empty();
-                // A repetition is ignored: the name may have been deleted since, and the reason
-                // with it.
-                let tombstone = self.entries.get(id).and_then(|entry| entry.tombstone.as_ref());
-                let is_known = tombstone.is_some_and(|tombstone| {
-                    instances.iter().all(|instance| tombstone.instances.contains(instance))
-                });
-                if is_clear && !is_known {
-                    self.bury(context, id, error.clone(), instances.clone());
-                }
-                if let Some(tombstone) =
-                    self.entries.get_mut(id).and_then(|entry| entry.tombstone.as_mut())
-                    && !tombstone.known_to.contains(&from)
-                {
-                    tombstone.known_to.push(from);
-                    tombstone.pruned |= *pruned;
-                }
+                self.buried_elsewhere(context, from, (id, instances, error), *pruned);
             }
             Message::Tombstone { id, instances, error: None, .. } => {
                 self.bury_older(context, id, instances);
+            }
+            Message::LeaseUpdate { .. } | Message::JobObjects { .. } | Message::JobEnded { .. } => {
+                self.handle_lease(context, from, message);
             }
             _ => return DirectoryOutcome::No,
         }
@@ -159,6 +88,28 @@ impl Directory {
             self.notify_locators(context, id);
         }
         DirectoryOutcome::Yes
+    }
+
+    /// Handles a message about a lease.
+    fn handle_lease(&mut self, context: &mut Context<'_>, from: NodeId, message: &Message) {
+        match message {
+            Message::LeaseUpdate { lease, is_held } => {
+                self.update_lease(context, from, lease, true, |record| match is_held {
+                    true => record.lease_holders.insert(from),
+                    false => record.lease_holders.remove(&from),
+                });
+            }
+            Message::JobObjects { job, has_objects } => {
+                let (lease, is_new) = (Lease::Job(job.clone()), *has_objects);
+                self.update_lease(context, from, &lease, is_new, |record| match has_objects {
+                    true => record.object_owners.insert(from),
+                    false => record.object_owners.remove(&from),
+                });
+            }
+            Message::JobEnded { job } => self.job_ended(context, job),
+            // Other messages concern no lease.
+            _ => {}
+        }
     }
 
     /// Answers a question, or keeps it open.
@@ -195,6 +146,23 @@ impl Directory {
             Question::Inspect(_) => return DirectoryOutcome::No,
         }
         DirectoryOutcome::Yes
+    }
+
+    /// Handles a request for a source, and the refusal of the one before.
+    fn locate(
+        &mut self,
+        context: &mut Context<'_>,
+        from: NodeId,
+        id: &ObjectId,
+        not_here: Option<(NodeId, Instance)>,
+        question: OpenQuestion,
+    ) {
+        if let Some((holder, instance)) = not_here
+            && self.is_refusal_news(id, from, holder)
+        {
+            self.verify_copy(context, holder, id, instance);
+        }
+        self.assign_source(context, from, question, id);
     }
 
     /// Closes a question without an answer.

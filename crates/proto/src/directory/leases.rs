@@ -79,65 +79,25 @@ impl Leases {
         due.into_iter().chain(resumed).min()
     }
 
-    /// Returns false if there are too many leases already.
-    fn change(
+    /// Changes a lease; inserts `new` if it is unknown. Returns false if there are too many already.
+    pub(super) fn change(
         &mut self,
         now: Instant,
-        lease: Lease,
-        changes_seen: u32,
-        change: impl FnOnce(&mut LeaseRecord),
+        lease: &Lease,
+        new: Option<LeaseRecord>,
+        change: impl FnOnce(&mut LeaseRecord) -> bool,
     ) -> bool {
-        if !self.all.contains_key(&lease) {
+        if let Some(new) = new.filter(|_| !self.all.contains_key(lease)) {
             if self.all.len() >= LEASES_MAX {
                 return false;
             }
-            self.all.insert(lease.clone(), LeaseRecord { changes_seen, ..LeaseRecord::default() });
+            self.all.insert(lease.clone(), new);
         }
-        self.all.update(&lease, |record| {
+        self.all.update(lease, |record| {
             change(record);
             record.expire_if_unheld(now);
         });
         true
-    }
-
-    /// Records that clients of a member have taken or released a lease. Returns false if there are
-    /// too many leases already.
-    pub(super) fn leased(
-        &mut self,
-        now: Instant,
-        from: NodeId,
-        lease: &Lease,
-        is_held: bool,
-        changes_seen: u32,
-    ) -> bool {
-        self.change(now, lease.clone(), changes_seen, |record| {
-            if is_held {
-                record.lease_holders.insert(from);
-            } else {
-                record.lease_holders.remove(&from);
-            }
-        })
-    }
-
-    /// Records whether a member owns objects of a job. Returns false if there are too many leases
-    /// already.
-    pub(super) fn has_objects(
-        &mut self,
-        now: Instant,
-        from: NodeId,
-        job: &Name,
-        has_objects: bool,
-        changes_seen: u32,
-    ) -> bool {
-        let lease = Lease::Job(job.clone());
-        if has_objects {
-            self.change(now, lease, changes_seen, |record| {
-                record.object_owners.insert(from);
-            })
-        } else {
-            self.all.update(&lease, |record| record.object_owners.remove(&from));
-            true
-        }
     }
 
     /// Applies membership changes to a lease, up to the one with the number `last`: removes the

@@ -10,29 +10,32 @@ use super::{
 };
 use crate::{
     broadcast::{Candidate, choose_source},
-    id::{Instance, NodeId, ObjectId, RequestId},
+    id::NodeId,
     message::Message,
 };
 
 impl Directory {
-    /// Replies to a request for a source, at once. Without one, the requester watches the object
+    /// Replies to a request for a source of a range, at once. Without one, the requester watches the object
     /// again.
-    #[allow(clippy::too_many_arguments)]
     pub(super) fn locate_range(
         &mut self,
         context: &mut Context<'_>,
         from: NodeId,
-        id: &ObjectId,
-        instance: Instance,
-        bytes: u64,
-        avoid: &[NodeId],
-        request: RequestId,
+        message: &Message,
     ) {
+        let Message::LocateRange { id, instance, bytes, avoid, not_here, request } = message else {
+            return;
+        };
+        if let Some((holder, ago_ns)) = not_here
+            && self.was_announced_before(id, *holder, context.now.before(*ago_ns))
+        {
+            self.verify_copy(context, *holder, id, *instance);
+        }
         let live = self.entries.get_mut(id).and_then(|entry| entry.live.as_mut());
-        let live = live.filter(|live| live.instance == instance);
+        let live = live.filter(|live| live.instance == *instance);
         let source =
-            live.and_then(|live| live.range_source(context, from, bytes, avoid, &mut self.speeds));
-        context.outbox.push((from, Message::RangeLocated { request, source }));
+            live.and_then(|live| live.range_source(context, from, *bytes, avoid, &mut self.speeds));
+        context.outbox.push((from, Message::RangeLocated { request: *request, source }));
     }
 }
 

@@ -7,12 +7,16 @@
 use alloc::vec::Vec;
 use core::ops::Bound;
 
-use super::{context::Context, leases::notify_job_objects, state::Directory};
+use super::{
+    context::Context,
+    leases::{LeaseRecord, notify_job_objects},
+    state::Directory,
+};
 use crate::{
     error::Error,
     id::{Name, NodeId, ObjectId},
     lifetime::{Lease, Terms},
-    limits::{LEASE_GRACE_NS, OWNER_TIMEOUT_NS},
+    limits::{LEASE_GRACE_NS, OWNER_TIMEOUT_NS, limit_name},
     message::Message,
     mutants::{self, Mutant},
 };
@@ -74,6 +78,24 @@ impl Directory {
             tombstone.tell(id, owners.iter().filter(|owner| *owner != me), context.outbox);
         }
         self.notify_locators(context, id);
+    }
+
+    /// Records what a member reports about a lease, which is created if `is_new`.
+    pub(super) fn update_lease(
+        &mut self,
+        context: &Context<'_>,
+        from: NodeId,
+        lease: &Lease,
+        is_new: bool,
+        change: impl FnOnce(&mut LeaseRecord) -> bool,
+    ) {
+        self.settle_lease(context, lease);
+        let changes_seen = self.entries.last_change();
+        let new = is_new.then(|| LeaseRecord { changes_seen, ..LeaseRecord::default() });
+        if !self.leases.change(context.now, lease, new, change) {
+            self.limited.push((from, limit_name!(LEASES_MAX)));
+        }
+        self.leases.keep_as_stray(context, lease, self.stray_ns);
     }
 
     /// Ends the objects of an ended job of which this node is the primary owner, a slice at a time.

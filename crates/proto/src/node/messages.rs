@@ -81,13 +81,29 @@ impl Node {
             }
             Message::Answer { number, answer } => self.answered(from, number, answer),
             Message::RangeLocated { request, source } => self.range_located(request, source),
+            Message::MarkSlow { times, bytes_per_second } => {
+                self.incoming.found_slow(times, bytes_per_second, self.world.now());
+            }
+            Message::StoreReplica { id, instance, meta, inline, lifetime, may_wait } => {
+                let terms = lifetime.map(|told| Terms::from_lifetime(&told, self.world.now()));
+                self.store_replica(from, id, instance, meta, inline, terms, may_wait);
+            }
+            Message::ReplicaReply { instance, accepted, .. } => {
+                self.replica_reply(from, instance, accepted)
+            }
+            Message::ReleaseReplica { id, instance } => self.release_replica(from, &id, instance),
+            Message::Survey(message) => self.world.act(Action::Survey { from, message }),
+            about_a_fold => self.receive_about_fold(from, about_a_fold),
+        }
+    }
+
+    /// Handles a message of a reduce.
+    fn receive_about_fold(&mut self, from: NodeId, message: Message) {
+        match message {
             Message::Fold(order) => self.fold(from, order),
             Message::RingReduce(order) => self.ring_ordered(from, *order),
             Message::EndEpoch { reduce, epoch, is_aborted } => {
                 self.end_epoch(reduce, epoch, is_aborted);
-            }
-            Message::MarkSlow { times, bytes_per_second } => {
-                self.incoming.found_slow(times, bytes_per_second, self.world.now());
             }
             Message::FoldStalled { .. } if mutants::is_active(Mutant::IgnoresStalledChildren) => {}
             Message::FoldStalled { reduce, epoch, node } => {
@@ -100,15 +116,6 @@ impl Node {
             Message::FoldFailed { reduce, epoch, detail, is_lost } => {
                 self.reduce_failed(reduce, epoch, detail, is_lost);
             }
-            Message::StoreReplica { id, instance, meta, inline, lifetime, may_wait } => {
-                let terms = lifetime.map(|told| Terms::from_lifetime(&told, self.world.now()));
-                self.store_replica(from, id, instance, meta, inline, terms, may_wait);
-            }
-            Message::ReplicaReply { instance, accepted, .. } => {
-                self.replica_reply(from, instance, accepted)
-            }
-            Message::ReleaseReplica { id, instance } => self.release_replica(from, &id, instance),
-            Message::Survey(message) => self.world.act(Action::Survey { from, message }),
             // The directory has handled the other messages.
             _ => {}
         }

@@ -2,7 +2,10 @@
 //! [`super::messages`].
 
 use super::Node;
-use crate::{directory::Directory, event::Event, message::Message, question::Answer};
+use crate::{
+    directory::Directory, event::Event, id::NodeId, message::Message, question::Answer,
+    reduce::cost::Link,
+};
 
 impl Node {
     pub(super) fn dispatch(&mut self, event: Event) {
@@ -15,28 +18,7 @@ impl Node {
                 self.client_disconnected(client, process);
             }
             Event::ClientForked { client, child } => self.client_forked(client, child),
-            Event::SlotReady { instance } => self.slot_ready(instance),
-            Event::SlotRefused { instance, detail } => {
-                self.copies.slot_refused(instance, detail, &mut self.world);
-            }
-            Event::SlotFailed { instance, detail } => self.slot_failed(instance, detail),
-            Event::CopiesRecovered { all } => self.recover_copies(all),
-            Event::Spilled { instance } => self.copies.spilled(instance, &self.world),
-            Event::SpillFailed { instance, detail, is_disk_failing } => {
-                self.spill_failed(instance, detail, is_disk_failing);
-            }
-            Event::Unspilled { instance } => self.unspilled(instance),
-            Event::UnspillFailed { instance, detail } => self.unspill_failed(instance, detail),
-            Event::Message { from, message } => {
-                // A node outside this membership view must introduce itself first.
-                if self.world.members().contains(from) {
-                    self.membership.responded(from);
-                    if message.is_reply() {
-                        self.world.responded(from);
-                    }
-                    self.receive(from, message);
-                }
-            }
+            Event::Message { from, message } => self.message_arrived(from, message),
             Event::PeerUp { member } => self.peer_up(member),
             Event::PeerReconnected { member } => self.peer_reconnected(member),
             Event::PeerUnreachable { node, is_dead } => {
@@ -66,10 +48,7 @@ impl Node {
             Event::FoldStalled { key, node } => self.fold_stalled(key, node),
             Event::FoldEnded { key, failure } => self.fold_ended(key, failure),
             Event::LinkMeasured { link, has_bandwidth } => {
-                self.world.link_measured(link);
-                let usual = has_bandwidth.then_some(link.bytes_per_second);
-                self.incoming.set_usual_rate(usual);
-                self.directory.set_usual_rate(usual);
+                self.link_measured(link, has_bandwidth);
             }
             Event::Inspected { to, number, report } => {
                 let answer = Answer::Report(report);
@@ -78,7 +57,54 @@ impl Node {
             Event::LeaveRequested { timeout_ns } => self.leave(timeout_ns),
             Event::PlacesFound { places } => self.world.members_mut().set_measured(places),
             Event::DeadlinePassed => self.expire(),
+            Event::SlotReady { .. }
+            | Event::SlotRefused { .. }
+            | Event::SlotFailed { .. }
+            | Event::CopiesRecovered { .. }
+            | Event::Spilled { .. }
+            | Event::SpillFailed { .. }
+            | Event::Unspilled { .. }
+            | Event::UnspillFailed { .. } => self.dispatch_to_copy(event),
         }
+    }
+
+    /// Handles what the shell reports about the memory and the file of a copy.
+    fn dispatch_to_copy(&mut self, event: Event) {
+        match event {
+            Event::SlotReady { instance } => self.slot_ready(instance),
+            Event::SlotRefused { instance, detail } => {
+                self.copies.slot_refused(instance, detail, &mut self.world);
+            }
+            Event::SlotFailed { instance, detail } => self.slot_failed(instance, detail),
+            Event::CopiesRecovered { all } => self.recover_copies(all),
+            Event::Spilled { instance } => self.copies.spilled(instance, &self.world),
+            Event::SpillFailed { instance, detail, is_disk_failing } => {
+                self.spill_failed(instance, detail, is_disk_failing);
+            }
+            Event::Unspilled { instance } => self.unspilled(instance),
+            Event::UnspillFailed { instance, detail } => self.unspill_failed(instance, detail),
+            // Other events do not concern the place of a copy.
+            _ => {}
+        }
+    }
+
+    fn message_arrived(&mut self, from: NodeId, message: Message) {
+        // A node outside this membership view must introduce itself first.
+        if self.world.members().contains(from) {
+            self.membership.responded(from);
+            if message.is_reply() {
+                self.world.responded(from);
+            }
+            self.receive(from, message);
+        }
+    }
+
+    /// The shell has measured the link of this node to the others.
+    fn link_measured(&mut self, link: Link, has_bandwidth: bool) {
+        self.world.link_measured(link);
+        let usual = has_bandwidth.then_some(link.bytes_per_second);
+        self.incoming.set_usual_rate(usual);
+        self.directory.set_usual_rate(usual);
     }
 
     fn expire(&mut self) {
