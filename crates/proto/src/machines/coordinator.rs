@@ -307,49 +307,6 @@ impl Coordinator {
         steps
     }
 
-    /// Reports to a reduce that an epoch failed; returns the steps to carry out.
-    pub(crate) fn attempt_failed(
-        &mut self,
-        key: ReduceId,
-        epoch: u32,
-        detail: String,
-        is_lost: bool,
-        now: Instant,
-    ) -> Vec<Step> {
-        let mut steps = Vec::new();
-        self.all.update(&key, |started| {
-            started.reduce.failed(now, epoch, detail, is_lost, &mut steps);
-        });
-        steps
-    }
-
-    /// Reports to a reduce that a position waits for the stream of a child; returns the steps to
-    /// carry out.
-    pub(crate) fn stall_reported(
-        &mut self,
-        (key, epoch): (ReduceId, u32),
-        from: NodeId,
-        node: NodeId,
-        now: Instant,
-    ) -> Vec<Step> {
-        let mut steps = Vec::new();
-        self.all.update(&key, |Started { reduce, .. }| {
-            if reduce.epoch() == epoch {
-                reduce.stall_reported(now, from, node, &mut steps);
-            }
-        });
-        steps
-    }
-
-    /// Reports to a reduce that a node that a position waits for is alive.
-    pub(crate) fn alive(&mut self, (key, epoch): (ReduceId, u32), from: NodeId) {
-        self.all.update(&key, |Started { reduce, .. }| {
-            if reduce.epoch() == epoch {
-                reduce.answered(from);
-            }
-        });
-    }
-
     /// Makes the result of the current epoch wait for capacity. Returns false if there is no such
     /// reduce.
     pub(crate) fn await_result(

@@ -129,13 +129,19 @@ impl Node {
 
     /// A position of a reduce of this node waits for a child on `node`.
     pub(super) fn stall_reported(&mut self, from: NodeId, key: ReduceId, epoch: u32, node: NodeId) {
-        let now = self.world.now();
-        let steps = self.coordinator.stall_reported((key, epoch), from, node, now);
-        self.take_steps(key, steps);
+        self.update_reduce(key, |reduce, _, now, steps| {
+            if reduce.epoch() == epoch {
+                reduce.stall_reported(now, from, node, steps);
+            }
+        });
     }
 
     /// A node that a position waits for is alive.
     pub(super) fn fold_alive(&mut self, from: NodeId, key: ReduceId, epoch: u32) {
-        self.coordinator.alive((key, epoch), from);
+        self.update_reduce(key, |reduce, _, _, _| {
+            if reduce.epoch() == epoch {
+                reduce.answered(from);
+            }
+        });
     }
 }

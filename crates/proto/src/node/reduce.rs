@@ -231,7 +231,7 @@ impl Node {
         }
     }
 
-    pub(super) fn take_steps(&mut self, key: ReduceId, steps: Vec<Step>) {
+    fn take_steps(&mut self, key: ReduceId, steps: Vec<Step>) {
         for step in steps {
             let Some(reduce) = self.coordinator.get(key) else { return };
             let id = reduce.result().clone();
@@ -343,9 +343,9 @@ impl Node {
         detail: String,
         is_lost: bool,
     ) {
-        let now = self.world.now();
-        let steps = self.coordinator.attempt_failed(key, epoch, detail, is_lost, now);
-        self.take_steps(key, steps);
+        self.update_reduce(key, |reduce, _, now, steps| {
+            reduce.failed(now, epoch, detail, is_lost, steps);
+        });
     }
 
     /// Restarts attempts that fold an input on a node that is gone. Inputs there that are not
