@@ -6,11 +6,7 @@
 mod wait;
 mod wait_progress;
 
-use alloc::{
-    collections::{BTreeMap, BTreeSet},
-    vec::Vec,
-};
-use core::ops::Bound;
+use alloc::{collections::BTreeSet, vec::Vec};
 
 pub(crate) use self::wait_progress::WaitProgress;
 use crate::{
@@ -21,13 +17,13 @@ use crate::{
     mutants::{self, Mutant},
     request::Reply,
     time::Instant,
+    timed::{Deadline, Timed},
 };
 
 /// All requests without a reply.
 #[derive(Debug, Default)]
 pub(crate) struct Requests {
-    all: BTreeMap<RequestId, PendingRequest>,
-    deadlines: BTreeSet<(Instant, RequestId)>,
+    all: Timed<RequestId, PendingRequest>,
     /// The requests for the inputs of each result.
     for_inputs: BTreeSet<(ObjectId, RequestId)>,
     /// The last request that was reported as a long wait. Later ones have higher numbers.
@@ -60,6 +56,12 @@ pub(crate) struct PendingRequest {
     kind: RequestKind,
 }
 
+impl Deadline for PendingRequest {
+    fn deadline(&self) -> Option<Instant> {
+        self.deadline
+    }
+}
+
 /// What a request waits for.
 #[derive(Clone, Debug)]
 pub(crate) enum RequestKind {
@@ -90,14 +92,14 @@ impl Requests {
 
     /// When to check the next request.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        let next = self.deadlines.first().map(|(at, _)| *at);
-        next.into_iter().chain(self.unreported().map(|(_, at)| at)).min()
+        let unreported = self.unreported().map(|(_, at)| at);
+        self.all.deadline().into_iter().chain(unreported).min()
     }
 
     /// The first request that has not been reported as a long wait, and when to report it.
     fn unreported(&self) -> Option<(RequestId, Instant)> {
-        let first = self.all.range((Bound::Excluded(self.reported), Bound::Unbounded)).next();
-        first.map(|(request, pending)| (*request, pending.since + LONG_WAIT_NS))
+        let first = self.all.next_after(Some(&self.reported))?;
+        Some((first, self.since(first)? + LONG_WAIT_NS))
     }
 
     /// The next request that has waited for [`LONG_WAIT_NS`]; each is returned once.
@@ -147,9 +149,7 @@ impl Requests {
     /// Stores a request until its reply.
     pub(crate) fn remember(&mut self, context: &RequestContext, kind: RequestKind, world: &World) {
         let RequestContext { client, request, deadline } = *context;
-        if let Some(deadline) = deadline.filter(|_| !mutants::is_active(Mutant::ForgetsDeadlines)) {
-            self.deadlines.insert((deadline, request));
-        }
+        let deadline = deadline.filter(|_| !mutants::is_active(Mutant::ForgetsDeadlines));
         if let RequestKind::Inputs(id) = &kind {
             self.for_inputs.insert((id.clone(), request));
         }
@@ -159,9 +159,6 @@ impl Requests {
 
     fn forget(&mut self, request: RequestId) -> Option<PendingRequest> {
         let pending = self.all.remove(&request)?;
-        if let Some(deadline) = pending.deadline {
-            self.deadlines.remove(&(deadline, request));
-        }
         if let RequestKind::Inputs(id) = &pending.kind {
             self.for_inputs.remove(&(id.clone(), request));
         }
@@ -193,10 +190,7 @@ impl Requests {
         is_answered: impl Fn(RequestId, &RequestKind) -> bool,
         world: &World,
     ) -> Option<RequestId> {
-        while let Some((at, request)) = self.deadlines.first().copied() {
-            if at > world.now() {
-                return None;
-            }
+        while let Some(request) = self.all.first_due(world.now()) {
             if !self.postpone(request, &is_answered, world.now()) {
                 return Some(request);
             }
@@ -213,17 +207,15 @@ impl Requests {
         is_answered: impl Fn(RequestId, &RequestKind) -> bool,
         now: Instant,
     ) -> bool {
-        let Some(pending) = self.all.get_mut(&request) else { return false };
-        let until = pending.since + OWNER_TIMEOUT_NS;
-        if is_answered(request, &pending.kind) || until <= now {
-            return false;
-        }
-        pending.is_late = true;
-        if let Some(before) = pending.deadline.replace(until) {
-            self.deadlines.remove(&(before, request));
-        }
-        self.deadlines.insert((until, request));
-        true
+        let postponed = self.all.update(&request, |pending| {
+            let until = pending.since + OWNER_TIMEOUT_NS;
+            if is_answered(request, &pending.kind) || until <= now {
+                return false;
+            }
+            (pending.is_late, pending.deadline) = (true, Some(until));
+            true
+        });
+        postponed.unwrap_or(false)
     }
 
     /// Whether the client's deadline has passed, so that the request waits only for the first reply

@@ -69,9 +69,10 @@ impl Requests {
     /// Handles that an object has come, or cannot come any more. Returns the positions of those
     /// that came, if the wait is over.
     pub(crate) fn wait_settled(&mut self, request: RequestId, id: &ObjectId) -> Option<Vec<u32>> {
-        match &mut self.all.get_mut(&request)?.kind {
+        let ready = self.all.update(&request, |pending| match &mut pending.kind {
             RequestKind::Wait(waited) => waited.settle(id).then(|| waited.ready()),
             _ => None,
-        }
+        });
+        ready.flatten()
     }
 }
