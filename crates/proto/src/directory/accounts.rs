@@ -21,47 +21,42 @@ pub(super) struct Accounts {
     /// Limits for all members together: bytes and entries.
     most: u64,
     entries_most: u64,
-    total: Arc<Totals>,
+    total: Arc<Account>,
     by: BTreeMap<NodeId, Arc<Account>>,
 }
 
-/// The account of one member. Only one thread at a time changes the counts.
-#[derive(Debug)]
+/// The account of one member, or the sum of all. Only one thread at a time changes the counts.
+#[derive(Debug, Default)]
 struct Account {
     bytes: AtomicU64,
     entries: AtomicU64,
-    total: Arc<Totals>,
+    total: Option<Arc<Account>>,
 }
 
-/// The sum of all accounts.
-#[derive(Debug, Default)]
-struct Totals {
-    bytes: AtomicU64,
-    entries: AtomicU64,
+impl Account {
+    /// The account and, if it is one of a member, the sum.
+    fn all(&self) -> impl Iterator<Item = &Self> {
+        [Some(self), self.total.as_deref()].into_iter().flatten()
+    }
 }
 
 /// The number of recorded objects, so that reports need not count the entries.
 #[derive(Debug, Default)]
-pub(super) struct RecordedObjects(Arc<AtomicU64>);
+pub(super) struct RecordedObjects(Arc<()>);
 
 /// One recorded object. Dropping it uncounts the object.
 #[derive(Debug)]
-pub(super) struct RecordedObject(Arc<AtomicU64>);
+pub(super) struct RecordedObject {
+    _count: Arc<()>,
+}
 
 impl RecordedObjects {
     pub(super) fn len(&self) -> usize {
-        self.0.load(Relaxed) as usize
+        Arc::strong_count(&self.0) - 1
     }
 
     pub(super) fn add(&self) -> RecordedObject {
-        self.0.fetch_add(1, Relaxed);
-        RecordedObject(self.0.clone())
-    }
-}
-
-impl Drop for RecordedObject {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Relaxed);
+        RecordedObject { _count: self.0.clone() }
     }
 }
 
@@ -71,8 +66,7 @@ pub(super) struct EntryCharge(Arc<Account>);
 
 impl Drop for EntryCharge {
     fn drop(&mut self) {
-        self.0.entries.fetch_sub(1, Relaxed);
-        self.0.total.entries.fetch_sub(1, Relaxed);
+        self.0.all().for_each(|account| _ = account.entries.fetch_sub(1, Relaxed));
     }
 }
 
@@ -85,8 +79,7 @@ pub(super) struct Charge {
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        self.account.bytes.fetch_sub(self.bytes, Relaxed);
-        self.account.total.bytes.fetch_sub(self.bytes, Relaxed);
+        self.account.all().for_each(|account| _ = account.bytes.fetch_sub(self.bytes, Relaxed));
     }
 }
 
@@ -128,8 +121,7 @@ impl Accounts {
             return None;
         }
         let account = self.account(from).clone();
-        account.bytes.fetch_add(bytes, Relaxed);
-        account.total.bytes.fetch_add(bytes, Relaxed);
+        account.all().for_each(|account| _ = account.bytes.fetch_add(bytes, Relaxed));
         Some(Charge { bytes, account })
     }
 
@@ -147,17 +139,13 @@ impl Accounts {
     /// refused any more.
     pub(super) fn open_granted(&mut self, from: NodeId) -> EntryCharge {
         let account = self.account(from).clone();
-        account.entries.fetch_add(1, Relaxed);
-        account.total.entries.fetch_add(1, Relaxed);
+        account.all().for_each(|account| _ = account.entries.fetch_add(1, Relaxed));
         EntryCharge(account)
     }
 
     fn account(&mut self, from: NodeId) -> &Arc<Account> {
-        let total = &self.total;
-        let new = || {
-            let (bytes, entries) = (AtomicU64::new(0), AtomicU64::new(0));
-            Arc::new(Account { bytes, entries, total: total.clone() })
-        };
+        let total = Some(self.total.clone());
+        let new = || Arc::new(Account { total, ..Account::default() });
         self.by.entry(from).or_insert_with(new)
     }
 
