@@ -10,7 +10,20 @@ use serde::{Deserialize, Serialize};
 use crate::{narrow::Narrow, quoted::Quoted, unit::Unit};
 
 /// Element type of an array. Messages contain the index of a variant: add new ones at the end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    strum::IntoStaticStr,
+)]
+#[strum(serialize_all = "lowercase")]
 #[allow(missing_docs)]
 pub enum Dtype {
     Float16,
@@ -70,24 +83,8 @@ impl Dtype {
     /// The name in NumPy and torch, such as `float32`, without a unit.
     pub fn name(self) -> &'static str {
         match self {
-            Self::Float16 => "float16",
-            Self::BFloat16 => "bfloat16",
-            Self::Float32 => "float32",
-            Self::Float64 => "float64",
-            Self::Int8 => "int8",
-            Self::Int16 => "int16",
-            Self::Int32 => "int32",
-            Self::Int64 => "int64",
-            Self::UInt8 => "uint8",
-            Self::UInt16 => "uint16",
-            Self::UInt32 => "uint32",
-            Self::UInt64 => "uint64",
-            Self::Bool => "bool",
-            Self::Complex64 => "complex64",
-            Self::Complex128 => "complex128",
-            Self::Datetime64(_) => "datetime64",
-            Self::Timedelta64(_) => "timedelta64",
             Self::Narrow(narrow) => narrow.name(),
+            other => other.into(),
         }
     }
 
