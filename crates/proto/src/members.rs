@@ -238,11 +238,6 @@ impl Members {
         places.map_or(0, |(one, other)| one.distance(other))
     }
 
-    /// Whether traffic between two nodes crosses from one group to another.
-    pub fn are_apart(&self, one: NodeId, other: NodeId) -> bool {
-        self.distance(one, other) > 0
-    }
-
     /// All members including this node, sorted by id.
     pub fn iter(&self) -> impl Iterator<Item = Member> {
         self.all.values().copied()
@@ -384,13 +379,13 @@ mod tests {
         for (id, place) in [(2, at("a")), (3, at("b")), (4, None)] {
             members.insert(Member { place, ..member(id) });
         }
-        let apart = |one, other| members.are_apart(NodeId(one), NodeId(other));
+        let apart = |one, other| members.distance(NodeId(one), NodeId(other)) > 0;
         assert!(apart(1, 3) && apart(3, 2));
         assert!(!apart(1, 2) && !apart(1, 4) && !apart(4, 3) && !apart(1, 5));
         let found = [1, 4].map(|id| (NodeId(id), at("b").unwrap()));
         members.set_measured(BTreeMap::from(found));
         assert_eq!(members.place(NodeId(1)), at("a"), "a configured place takes precedence");
-        assert!(members.are_apart(NodeId(1), NodeId(4)));
+        assert!(members.distance(NodeId(1), NodeId(4)) > 0);
     }
 
     #[test]

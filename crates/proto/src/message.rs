@@ -388,12 +388,15 @@ pub enum Message {
 
 impl Message {
     /// The object of a message to an owner, if it concerns one.
-    pub const fn object(&self) -> Option<&ObjectId> {
+    pub(crate) const fn object(&self) -> Option<&ObjectId> {
         match self {
-            Self::Announce(announce) => Some(&announce.id),
-            Self::Withdraw { id, .. }
+            Self::Announce(Announce { id, .. })
+            | Self::RateReport(RateReport { id, .. })
+            | Self::Withdraw { id, .. }
             | Self::Locate { id, .. }
+            | Self::LocateRange { id, .. }
             | Self::CancelLocate { id }
+            | Self::Dropped { id, .. }
             | Self::Fail { id, .. }
             | Self::Abandon { id, .. }
             | Self::Tombstone { id, .. }

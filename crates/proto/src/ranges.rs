@@ -63,19 +63,9 @@ impl Ranges {
         range.is_empty() || self.runs.get(reaching).is_some_and(|run| run.start <= range.start)
     }
 
-    /// Whether every byte of `other` is in the set.
-    pub fn covers(&self, other: &Self) -> bool {
-        other.runs.iter().all(|run| self.contains(run))
-    }
-
     /// Whether no byte is in the set.
     pub const fn is_empty(&self) -> bool {
         self.runs.is_empty()
-    }
-
-    /// Number of bytes in the set.
-    pub fn total(&self) -> u64 {
-        self.runs.iter().map(|run| run.end - run.start).sum()
     }
 
     /// Length of the run that starts at byte 0; 0 without one.
@@ -143,6 +133,16 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    impl Ranges {
+        fn covers(&self, other: &Self) -> bool {
+            other.runs.iter().all(|run| self.contains(run))
+        }
+
+        fn total(&self) -> u64 {
+            self.runs.iter().map(|run| run.end - run.start).sum()
+        }
+    }
 
     /// Number of bytes in the model: few, so that random ranges meet, touch and contain each other.
     const MODEL_BYTES: u64 = 24;

@@ -45,7 +45,7 @@ impl Live {
             Some(probe) => probe.state != State::Decided,
             None => self.tree.best_rate(now, speeds).is_none(),
         };
-        let report = self.tree.get(node).filter(|holder| !holder.is_complete())?.fresh(now)?;
+        let report = self.tree.get(node).filter(|holder| !holder.complete)?.fresh(now)?;
         let rate = report.rate.bytes_per_second;
         let is_worth =
             u128::from(report.missing) * 1_000_000_000 > u128::from(rate) * u128::from(WORTH_NS);

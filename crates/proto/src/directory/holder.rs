@@ -16,6 +16,7 @@ pub(super) const NONE: u32 = u32::MAX;
 /// A node that holds or receives a copy.
 #[derive(Debug, Default)]
 pub(super) struct Holder {
+    /// Whether all bytes are there.
     pub(super) complete: bool,
     /// Whether the copy is pinned: put, reduced or adopted there.
     pub(super) pinned: bool,
@@ -29,16 +30,6 @@ pub(super) struct Holder {
 }
 
 impl Holder {
-    /// Whether all bytes are there.
-    pub(super) const fn is_complete(&self) -> bool {
-        self.complete
-    }
-
-    /// Whether the copy is pinned: put, reduced or adopted there.
-    pub(super) const fn is_pinned(&self) -> bool {
-        self.pinned
-    }
-
     /// Its last report about its current source.
     pub(super) fn last(&self) -> Option<Report> {
         self.reports.as_ref()?.last

@@ -48,7 +48,7 @@ impl Directory {
 
 fn row(now: Instant, id: &ObjectId, live: &Live) -> Listed {
     let count = |is_complete: bool| {
-        let holders = live.tree.iter().filter(|(_, it)| it.is_complete() == is_complete);
+        let holders = live.tree.iter().filter(|(_, it)| it.complete == is_complete);
         u32::try_from(holders.count()).unwrap_or(u32::MAX)
     };
     Listed {

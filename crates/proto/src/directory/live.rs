@@ -131,7 +131,7 @@ impl Live {
     /// All holders, ordered by node.
     pub(super) fn holdings(&self) -> Vec<Holding> {
         let holding =
-            |(node, holder): (NodeId, &Holder)| Holding { node, complete: holder.is_complete() };
+            |(node, holder): (NodeId, &Holder)| Holding { node, complete: holder.complete };
         self.tree.iter().map(holding).collect()
     }
 
@@ -148,7 +148,7 @@ impl Live {
             return self.bytes_requested;
         }
         let maker = self.instance.node;
-        let whole = self.tree.iter().filter(|(_, holder)| holder.is_complete());
+        let whole = self.tree.iter().filter(|(_, holder)| holder.complete);
         let mut asked: Vec<NodeId> = whole.map(|(node, _)| node).collect();
         if asked.contains(&maker) {
             asked = Vec::from([maker]);
@@ -161,7 +161,7 @@ impl Live {
 
     /// Whether a pinned copy exists.
     pub(super) fn has_pinned(&self) -> bool {
-        self.tree.iter().any(|(_, holder)| holder.is_pinned())
+        self.tree.iter().any(|(_, holder)| holder.pinned)
     }
 
     /// Whether a complete copy exists.
@@ -366,8 +366,8 @@ impl Live {
             node,
             depth,
             load,
-            complete: holder.is_complete(),
-            pinned: holder.is_pinned(),
+            complete: holder.complete,
+            pinned: holder.pinned,
             avoided: request.avoid.contains(&node),
             distance,
             serves_remote: serves_remote.map(|(_, receiver)| receiver),
@@ -457,8 +457,8 @@ impl Live {
         nodes.retain(|node| self.is_foldable_at(*node, members));
         nodes.into_iter().min_by_key(|node| {
             let holder = self.tree.get(*node);
-            let is = |fact: fn(&Holder) -> bool| holder.is_some_and(fact);
-            let (is_complete, is_pinned) = (is(Holder::is_complete), is(Holder::is_pinned));
+            let (is_complete, is_pinned) =
+                holder.map_or((false, false), |it| (it.complete, it.pinned));
             let (is_leaving, is_other) = (members.is_leaving(*node), *node != watcher);
             (is_leaving, is_other, !is_complete, !is_pinned, self.tree.load(*node), *node)
         })

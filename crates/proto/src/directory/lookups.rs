@@ -95,7 +95,7 @@ impl Directory {
         if let Some(entry) = self.entries.get_mut(id) {
             entry.take_source_request(from);
             if let Some(live) = &mut entry.live
-                && live.tree.get(from).is_some_and(|it| !it.is_complete() && !it.is_pinned())
+                && live.tree.get(from).is_some_and(|it| !it.complete && !it.pinned)
             {
                 live.remove_holder(from);
             }

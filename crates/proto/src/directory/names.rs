@@ -9,7 +9,6 @@ use super::{
     context::Context,
     copies::too_many,
     entry::{Entry, Reserved, answer},
-    holder::Holder,
     live::Live,
     questions::{Asker, Kind, OpenQuestion},
     state::Directory,
@@ -271,7 +270,7 @@ impl Entry {
     fn has_object_of(&self, instance: Instance) -> bool {
         self.live.as_ref().is_some_and(|live| {
             let holder = live.tree.get(instance.node);
-            is_object_of(live.instance, instance) && holder.is_some_and(Holder::is_complete)
+            is_object_of(live.instance, instance) && holder.is_some_and(|it| it.complete)
         })
     }
 }

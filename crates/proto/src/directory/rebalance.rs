@@ -155,7 +155,7 @@ impl Live {
         requester: NodeId,
         speeds: &Speeds,
     ) -> Option<u64> {
-        let holder = self.tree.get(node).filter(|holder| !holder.is_complete())?;
+        let holder = self.tree.get(node).filter(|holder| !holder.complete)?;
         let of_this = holder.fresh(now).map(|report| (None, report));
         let of_last = || holder.left().last().map(|left| (Some(left.node), left.report));
         let (left, report) = of_this.or_else(of_last).filter(|(_, report)| !report.is_stalled())?;
@@ -246,7 +246,7 @@ impl Live {
     fn is_well(&self, now: Instant, sender: NodeId, typical: u64) -> bool {
         let gets_its_share = |report: Report| report.has_its_share(typical);
         let has_bytes =
-            |holder: &Holder| holder.is_complete() || holder.fresh(now).is_some_and(gets_its_share);
+            |holder: &Holder| holder.complete || holder.fresh(now).is_some_and(gets_its_share);
         self.tree.get(sender).is_none_or(has_bytes)
     }
 
@@ -320,7 +320,7 @@ impl Live {
         }
         // The source may be gone, or no node may have that id: reports are not verified.
         let is_member = context.members.contains(source);
-        let sender = self.tree.get(source).filter(|sender| !sender.is_complete());
+        let sender = self.tree.get(source).filter(|sender| !sender.complete);
         let is_silent = if let Some(sender) = sender {
             let of_late = sender.last().filter(|theirs| theirs.at + STALL_NS > report.at);
             // It has reported a stall too; or a client fills it or a reduce makes it, at its own

@@ -26,7 +26,7 @@ use crate::{
     id::{Instance, Name, NodeId, ObjectId},
     lifetime::Lease,
     limits::ORPHAN_GRACE_NS,
-    message::{Message, RateReport},
+    message::Message,
     mutants::{self, Mutant},
     timed::key_after,
 };
@@ -133,9 +133,6 @@ impl Directory {
         }
         let id = match message {
             Message::Ask { question, .. } => question.subject(),
-            Message::RateReport(RateReport { id, .. })
-            | Message::LocateRange { id, .. }
-            | Message::Dropped { id, .. } => Some(id.clone()),
             other => other.object().cloned(),
         };
         id.iter().for_each(|id| self.settle_before_use(context, id));

@@ -475,7 +475,7 @@ fn with_a_far_receiver() -> (Owner, ObjectId) {
 /// Pairs of source and receiver, and how many of them are in different racks.
 fn sources(owner: &Owner) -> (Vec<(u64, u64)>, usize) {
     let sources: Vec<_> = owner.directory.sources().map(|(_, to, from)| (from, to)).collect();
-    let apart = sources.iter().filter(|(from, to)| owner.members.are_apart(*from, *to)).count();
+    let apart = sources.iter().filter(|(from, to)| owner.members.distance(*from, *to) > 0).count();
     (sources.into_iter().map(|(from, to)| (from.0, to.0)).collect(), apart)
 }
 

@@ -29,7 +29,7 @@ use crate::{
     id::{Instance, NodeId},
     machines::{
         replicas::{Farewell, FarewellStage},
-        requests::EndedRequest,
+        requests::PendingRequest,
         walk::Walk,
     },
     members::Members,
@@ -54,8 +54,8 @@ impl Node {
             self.fail_reduce_of(&id, &Error::NodeDown(said));
         }
         for request in self.requests.numbers() {
-            let Some(ended) = self.requests.end(request, &self.world) else { continue };
-            let EndedRequest { client, kind, .. } = ended;
+            let Some(ended) = self.requests.end(request) else { continue };
+            let PendingRequest { client, kind, .. } = ended;
             self.stop_work(request, &kind);
             let error = Error::NodeDown(alloc::format!("node {me} is closing"));
             self.world.reply(client, request, Err(error));

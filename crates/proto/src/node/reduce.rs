@@ -78,7 +78,7 @@ impl Node {
         if !reduce.read(self.world.config().slice.entries) {
             return self.coordinator.read_later(request, reduce);
         }
-        self.requests.end(request, &self.world);
+        self.requests.end(request);
         if let Some(reply) = self.start_reduce(&context, reduce) {
             self.world.reply(context.client, request, reply);
         }

@@ -10,7 +10,7 @@ use crate::{
     machines::{
         claims::Ending,
         questions::Asker,
-        requests::{EndedRequest, RequestKind, WaitProgress},
+        requests::{PendingRequest, RequestKind, WaitProgress},
     },
     mutants::{self, Mutant},
     request::{Reply, Waiting},
@@ -91,8 +91,8 @@ impl Node {
 
     /// Ends a request without its result, and all work that was done for it alone.
     pub(super) fn time_out(&mut self, request: RequestId) {
-        let Some(ended) = self.requests.end(request, &self.world) else { return };
-        let EndedRequest { client, waited_ns, kind } = ended;
+        let Some(ended) = self.requests.end(request) else { return };
+        let PendingRequest { client, since, kind, .. } = ended;
         if let RequestKind::Wait(waited) = &kind {
             // For a wait, a timeout is a normal result.
             self.stop_work(request, &kind);
@@ -108,7 +108,7 @@ impl Node {
         };
         let error = full.unwrap_or_else(|| {
             let (what, state) = self.description(request, &kind);
-            Error::Timeout { what, waited_ns, state }
+            Error::Timeout { what, waited_ns: self.world.now().since(since), state }
         });
         self.stop_work(request, &kind);
         self.world.reply(client, request, Err(error));

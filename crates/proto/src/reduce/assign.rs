@@ -147,11 +147,6 @@ impl<N: Copy + Ord, I: Clone> Tree<N, I> {
         self.shape
     }
 
-    /// Whether no input can be added: all positions are taken, or the tree was closed.
-    pub const fn is_closed(&self) -> bool {
-        self.closed
-    }
-
     fn assigned(&self) -> u32 {
         // The assertion in `contributor` keeps the length within the shape's u32.
         self.contributors.len() as u32
@@ -188,7 +183,7 @@ mod tests {
         let mut tree = Tree::new(shape);
         let mut orders = Orders::new();
         for (index, node) in nodes.iter().enumerate() {
-            assert!(!tree.is_closed());
+            assert!(!tree.closed);
             assert_eq!(tree.roots(), None);
             assert_eq!(tree.contributor(*node, inputs_of(*node)), index as u32);
             if polled(index) {
@@ -212,7 +207,7 @@ mod tests {
             }
             let full = tree.shape().children(order.position);
             let complete = full.iter().all(|child| *child < assigned);
-            assert!(complete || tree.is_closed(), "{order:?} before its children are known");
+            assert!(complete || tree.closed, "{order:?} before its children are known");
             assert!(orders.insert(order.position, order).is_none(), "two orders for one position");
         }
     }
@@ -236,7 +231,7 @@ mod tests {
         assert_eq!(orders.len(), nodes.len());
         let mut expected: Vec<_> = nodes.iter().copied().flat_map(inputs_of).collect();
         expected.sort_unstable();
-        assert_eq!(folded(&tree, &orders), expected, "{shape}: {nodes:?}");
+        assert_eq!(folded(&tree, &orders), expected, "{shape:?}: {nodes:?}");
     }
 
     fn permutations(nodes: &[u32]) -> Vec<Vec<u32>> {
@@ -297,7 +292,7 @@ mod tests {
         assert_eq!(ordered('b'), []);
         assert_eq!(ordered('c'), [1, 2]);
         assert_eq!(tree.roots(), Some(vec![('b', 1)]));
-        assert!(tree.is_closed());
+        assert!(tree.closed);
     }
 
     #[test]

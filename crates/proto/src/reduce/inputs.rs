@@ -258,11 +258,6 @@ impl Reduce {
         self.plan.as_ref().map_or(0, |plan| plan.frame)
     }
 
-    /// All candidates.
-    pub fn candidates(&self) -> impl Iterator<Item = &ObjectId> {
-        self.inputs.keys()
-    }
-
     /// The inputs in the fold, in order of arrival. Final when the result is complete.
     pub fn folded(&self) -> Vec<ObjectId> {
         self.chosen.iter().map(|arrival| arrival.id.clone()).collect()

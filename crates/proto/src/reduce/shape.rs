@@ -61,29 +61,9 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// The position that folds the stream of `position`; `None` for a top, whose stream goes to the
-    /// caller.
-    pub fn parent(&self, position: u32) -> Option<u32> {
-        self.check(position);
-        match self.degree {
-            Degree::Chain => Some(position + 1).filter(|parent| *parent < self.positions),
-            Degree::Binary => self.descend(position).0,
-            Degree::Star => None,
-        }
-    }
-
     /// The positions whose streams `position` folds, left before right; none in a star.
     pub fn children(&self, position: u32) -> Vec<u32> {
         self.children_within(position, self.positions)
-    }
-
-    /// Number of positions from a top to the deepest leaf, including both.
-    pub fn depth(&self) -> u32 {
-        match self.degree {
-            Degree::Chain => self.positions,
-            Degree::Binary => u32::BITS - self.positions.leading_zeros(),
-            Degree::Star => self.positions.min(1),
-        }
     }
 
     /// The children of `position`, left before right, if only the positions below `assigned` are
@@ -94,7 +74,7 @@ impl Shape {
         match self.degree {
             Degree::Chain => position.checked_sub(1).into_iter().collect(),
             Degree::Binary => {
-                let span = self.descend(position).1;
+                let span = self.span(position);
                 let sides = [span.start..position, position + 1..span.end];
                 sides.into_iter().filter_map(|side| top(side, assigned)).collect()
             }
@@ -120,28 +100,21 @@ impl Shape {
         self.children(position).into_iter().all(|child| child < assigned)
     }
 
-    /// The parent of `position` in the binary tree, and the span of positions in its subtree.
-    fn descend(&self, position: u32) -> (Option<u32>, Range<u32>) {
-        let (mut parent, mut span) = (None, 0..self.positions);
+    /// The span of positions in the subtree of `position` in the binary tree.
+    fn span(&self, position: u32) -> Range<u32> {
+        let mut span = 0..self.positions;
         loop {
             let middle = middle(&span);
             match position.cmp(&middle) {
-                core::cmp::Ordering::Equal => return (parent, span),
+                core::cmp::Ordering::Equal => return span,
                 core::cmp::Ordering::Less => span.end = middle,
                 core::cmp::Ordering::Greater => span.start = middle + 1,
             }
-            parent = Some(middle);
         }
     }
 
     fn check(&self, position: u32) {
         assert!(position < self.positions, "position {position} of a shape of {}", self.positions);
-    }
-}
-
-impl fmt::Display for Shape {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "d = {}, {} positions", self.degree, self.positions)
     }
 }
 
@@ -168,6 +141,34 @@ mod tests {
     use alloc::{string::ToString, vec};
 
     use super::*;
+
+    impl Shape {
+        /// The position that folds the stream of `position`; `None` for a top.
+        fn parent(&self, position: u32) -> Option<u32> {
+            match self.degree {
+                Degree::Chain => Some(position + 1).filter(|parent| *parent < self.positions),
+                Degree::Binary => {
+                    let (mut parent, mut span) = (None, 0..self.positions);
+                    while middle(&span) != position {
+                        let top = middle(&span);
+                        span = if position < top { span.start..top } else { top + 1..span.end };
+                        parent = Some(top);
+                    }
+                    parent
+                }
+                Degree::Star => None,
+            }
+        }
+
+        /// Number of positions from a top to the deepest leaf, including both.
+        fn depth(&self) -> u32 {
+            match self.degree {
+                Degree::Chain => self.positions,
+                Degree::Binary => u32::BITS - self.positions.leading_zeros(),
+                Degree::Star => self.positions.min(1),
+            }
+        }
+    }
 
     const POSITIONS_MAX: u32 = 64;
 
@@ -197,12 +198,14 @@ mod tests {
                 assert_eq!(
                     visits(shape, assigned),
                     vec![1; assigned as usize],
-                    "{shape}: {assigned}"
+                    "{shape:?}: {assigned}"
                 );
                 let roots = shape.tops_within(assigned).len();
                 match shape.degree {
                     Degree::Star => assert_eq!(roots, assigned as usize),
-                    _ => assert_eq!(roots, usize::from(assigned > 0), "{shape}: {assigned} seated"),
+                    _ => {
+                        assert_eq!(roots, usize::from(assigned > 0), "{shape:?}: {assigned} seated")
+                    }
                 }
             }
         }
@@ -219,7 +222,7 @@ mod tests {
                         Degree::Binary => 2,
                         Degree::Star => 0,
                     };
-                    assert!(children.len() <= most, "{shape}: {position} has {children:?}");
+                    assert!(children.len() <= most, "{shape:?}: {position} has {children:?}");
                     assert!(children.is_sorted());
                     assert!(children.iter().all(|child| *child < assigned && *child != position));
                     // At most one child on each side: a later arrival never comes between a
@@ -240,7 +243,7 @@ mod tests {
                     let ready = shape.children_ready(position, assigned);
                     assert_eq!(ready, full.iter().all(|child| *child < assigned));
                     if ready {
-                        assert_eq!(shape.children_within(position, assigned), full, "{shape}");
+                        assert_eq!(shape.children_within(position, assigned), full, "{shape:?}");
                     }
                 }
             }
@@ -254,8 +257,8 @@ mod tests {
             for assigned in 0..=shape.positions {
                 let waiting = (0..assigned).filter(|p| !shape.children_ready(*p, assigned)).count();
                 match shape.degree {
-                    Degree::Binary => assert!(waiting < shape.depth().max(1) as usize, "{shape}"),
-                    _ => assert_eq!(waiting, 0, "{shape}"),
+                    Degree::Binary => assert!(waiting < shape.depth().max(1) as usize, "{shape:?}"),
+                    _ => assert_eq!(waiting, 0, "{shape:?}"),
                 }
             }
         }
@@ -270,7 +273,7 @@ mod tests {
                     None => assert!(shape.tops_within(shape.positions).contains(&position)),
                 }
                 for child in shape.children(position) {
-                    assert_eq!(shape.parent(child), Some(position), "{shape}");
+                    assert_eq!(shape.parent(child), Some(position), "{shape:?}");
                 }
             }
         }
@@ -285,7 +288,7 @@ mod tests {
                 core::iter::successors(Some(position), |position| shape.parent(*position)).count()
             };
             let measured = (0..shape.positions).map(climb).max().unwrap_or(0);
-            assert_eq!(shape.depth() as usize, measured, "{shape}");
+            assert_eq!(shape.depth() as usize, measured, "{shape:?}");
             if shape.degree == Degree::Binary {
                 // ceil(log2(n + 1)): a tree with one level less has at most n - 1 positions.
                 assert_eq!(shape.depth(), (shape.positions + 1).next_power_of_two().ilog2());
@@ -306,13 +309,11 @@ mod tests {
     #[test]
     #[should_panic = "position 3 of a shape of 3"]
     fn a_position_outside_is_a_bug() {
-        Shape { degree: Degree::Chain, positions: 3 }.parent(3);
+        Shape { degree: Degree::Chain, positions: 3 }.children(3);
     }
 
     #[test]
     fn degrees_read_as_the_paper_writes_them() {
         assert_eq!(Degree::ALL.map(|degree| degree.to_string()), ["1", "2", "n"]);
-        let shape = Shape { degree: Degree::Binary, positions: 7 };
-        assert_eq!(shape.to_string(), "d = 2, 7 positions");
     }
 }

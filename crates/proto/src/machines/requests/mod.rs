@@ -30,13 +30,6 @@ pub(crate) struct Requests {
     reported: RequestId,
 }
 
-/// A request that ended without its reply.
-pub(crate) struct EndedRequest {
-    pub(crate) client: ClientId,
-    pub(crate) waited_ns: u64,
-    pub(crate) kind: RequestKind,
-}
-
 /// A request that has no reply yet.
 pub(crate) struct RequestContext {
     pub(crate) client: ClientId,
@@ -46,14 +39,14 @@ pub(crate) struct RequestContext {
 
 #[derive(Debug)]
 pub(crate) struct PendingRequest {
-    client: ClientId,
-    since: Instant,
+    pub(crate) client: ClientId,
+    pub(crate) since: Instant,
     /// When to check it: at the client's deadline, or a moment later.
     deadline: Option<Instant>,
     /// Whether the client's deadline has passed, so that the request waits only for the first reply
     /// of an owner.
     is_late: bool,
-    kind: RequestKind,
+    pub(crate) kind: RequestKind,
 }
 
 impl Deadline for PendingRequest {
@@ -157,18 +150,13 @@ impl Requests {
         self.all.insert(request, pending);
     }
 
-    fn forget(&mut self, request: RequestId) -> Option<PendingRequest> {
+    /// Ends a request; the caller sends the reply.
+    pub(crate) fn end(&mut self, request: RequestId) -> Option<PendingRequest> {
         let pending = self.all.remove(&request)?;
         if let RequestKind::Inputs(id) = &pending.kind {
             self.for_inputs.remove(&(id.clone(), request));
         }
         Some(pending)
-    }
-
-    /// Ends a request; the caller sends the reply.
-    pub(crate) fn end(&mut self, request: RequestId, world: &World) -> Option<EndedRequest> {
-        let PendingRequest { client, since, kind, .. } = self.forget(request)?;
-        Some(EndedRequest { client, waited_ns: world.now().since(since), kind })
     }
 
     /// Replies to a request, if it has no reply yet.
@@ -178,7 +166,7 @@ impl Requests {
         reply: Result<Reply, Error>,
         world: &mut World,
     ) {
-        if let Some(pending) = self.forget(request) {
+        if let Some(pending) = self.end(request) {
             world.reply(pending.client, request, reply);
         }
     }
@@ -250,7 +238,7 @@ mod tests {
         assert_eq!(requests.next_overdue(|_, _| false, &world), None);
         assert_eq!(requests.deadline(), Some(ASKED + OWNER_TIMEOUT_NS));
         assert!(requests.is_late(REQUEST));
-        assert!(requests.end(REQUEST, &world).is_some());
+        assert!(requests.end(REQUEST).is_some());
         assert_eq!((requests.len(), requests.deadline()), (0, None));
     }
 
