@@ -5,17 +5,14 @@
 //! when the owners have changed. It remembers a released lease for as long as the owners wait, so
 //! that a new owner learns of the release too. Does not know objects.
 
-use alloc::{
-    collections::{BTreeMap, btree_map::Entry},
-    vec::Vec,
-};
+use alloc::collections::{BTreeMap, BTreeSet, btree_map::Entry};
 
 use crate::{
     event::Action,
     id::{ClientId, Name, RequestId},
     lifetime::Lease,
     limits::LEASE_GRACE_NS,
-    machines::{membership_change::MembershipChange, world::World},
+    machines::{membership_change::MembershipChange, walk::Walk, world::World},
     message::Message,
     time::Instant,
     timed::{Deadline, Timed},
@@ -24,6 +21,12 @@ use crate::{
 #[derive(Debug, Default)]
 pub(crate) struct ClientLeases {
     taken: Timed<Lease, LeaseHolders>,
+    /// The leases of each client.
+    by_client: BTreeMap<ClientId, BTreeSet<Lease>>,
+    /// Clients that are gone and still have leases, which may be very many.
+    ending: BTreeSet<ClientId>,
+    /// When to continue with those.
+    resumes_at: Instant,
     jobs: BTreeMap<ClientId, Name>,
 }
 
@@ -54,7 +57,8 @@ impl Deadline for LeaseHolders {
 
 impl ClientLeases {
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.taken.deadline()
+        let next_slice = (!self.ending.is_empty()).then_some(self.resumes_at);
+        self.taken.deadline().into_iter().chain(next_slice).min()
     }
 
     /// The number of leases that clients have.
@@ -100,6 +104,7 @@ impl ClientLeases {
             }
             match taken.by.entry(client) {
                 Entry::Vacant(entry) => {
+                    self.by_client.entry(client).or_default().insert(lease.clone());
                     entry.insert(LeaseHolder { times: 1, request });
                 }
                 Entry::Occupied(mut entry) => {
@@ -115,25 +120,53 @@ impl ClientLeases {
     }
 
     pub(crate) fn release(&mut self, client: ClientId, lease: &Lease, world: &mut World) {
-        let is_last = self.taken.update(lease, |taken| {
+        let is_over = self.taken.update(lease, |taken| {
             let Some(holder) = taken.by.get_mut(&client) else { return false };
             holder.times -= 1;
-            holder.times == 0 && taken.remove(client, world)
+            holder.times == 0
         });
+        if is_over == Some(true) {
+            self.end(client, lease, world);
+        }
+    }
+
+    /// Releases a lease, however often the client has taken it.
+    fn end(&mut self, client: ClientId, lease: &Lease, world: &mut World) {
+        if let Some(leases) = self.by_client.get_mut(&client) {
+            leases.remove(lease);
+        }
+        let is_last = self.taken.update(lease, |taken| taken.remove(client, world));
         if is_last == Some(true) {
             tell_owners(lease, false, world);
         }
     }
 
-    /// Releases all leases of a client that is gone.
+    /// Releases all leases of a client that is gone: a slice now, and the others later.
     pub(crate) fn client_disconnected(&mut self, client: ClientId, world: &mut World) {
         self.jobs.remove(&client);
-        let its = self.taken.iter().filter(|(_, taken)| taken.by.contains_key(&client));
-        for lease in its.map(|(lease, _)| lease.clone()).collect::<Vec<Lease>>() {
-            let is_last = self.taken.update(&lease, |taken| taken.remove(client, world));
-            if is_last == Some(true) {
-                tell_owners(&lease, false, world);
+        self.ending.insert(client);
+        self.end_slice(world);
+    }
+
+    fn end_slice(&mut self, world: &mut World) {
+        if self.resumes_at > world.now() {
+            return;
+        }
+        let mut left = Walk::slice(world);
+        while left > 0
+            && let Some(client) = self.ending.first().copied()
+        {
+            let leases = self.by_client.get(&client);
+            if let Some(lease) = leases.and_then(BTreeSet::first).cloned() {
+                self.end(client, &lease, world);
+                left -= 1;
+            } else {
+                self.by_client.remove(&client);
+                self.ending.remove(&client);
             }
+        }
+        if !self.ending.is_empty() {
+            self.resumes_at = world.now() + world.config().slice.pause_ns;
         }
     }
 
@@ -152,6 +185,7 @@ impl ClientLeases {
     }
 
     pub(crate) fn expire(&mut self, world: &mut World) {
+        self.end_slice(world);
         for lease in self.taken.due(world.now()) {
             let request = self.taken.remove(&lease).and_then(|taken| taken.last);
             if let Some(request) = request {
@@ -183,6 +217,8 @@ fn tell_owners(lease: &Lease, is_held: bool, world: &mut World) {
 
 #[cfg(test)]
 mod tests {
+    use alloc::vec::Vec;
+
     use super::*;
 
     const LEASE: &str = "run-7";

@@ -36,9 +36,7 @@ pub(crate) struct Coordinator {
     by_result: BTreeMap<ObjectId, ReduceId>,
     /// Requests whose inputs are read, a slice at a time.
     reading: VecDeque<(RequestId, ReduceRequest)>,
-    /// Reduces that have inputs to watch.
-    watching: BTreeSet<ReduceId>,
-    /// When the next slice of both is due.
+    /// When the next slice is due.
     resumes_at: Instant,
     /// Results of current epochs that wait for capacity or memory.
     awaited_results: BTreeMap<ReduceId, AwaitedResult>,
@@ -102,7 +100,7 @@ pub(crate) struct Started {
     pub(crate) reduce: Reduce,
     /// The lifetime of its result; `None` if it lives until it is deleted.
     pub(crate) terms: Option<Box<Terms>>,
-    /// Inputs to watch, in order.
+    /// Inputs to watch once it has its name, in order.
     pub(crate) unwatched: VecDeque<ObjectId>,
     pub(crate) client: ClientId,
     /// The request, whose work ends with the reduce.
@@ -145,16 +143,11 @@ impl Coordinator {
     }
 
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        let next_slice = self.has_inputs_left().then_some(self.resumes_at);
+        let next_slice = (!self.reading.is_empty()).then_some(self.resumes_at);
         self.all.deadline().into_iter().chain(next_slice).min()
     }
 
-    /// Whether any input is to be read or watched.
-    pub(crate) fn has_inputs_left(&self) -> bool {
-        !self.reading.is_empty() || !self.watching.is_empty()
-    }
-
-    /// Whether the next slice of inputs may be read or watched.
+    /// Whether the next slice of inputs may be read.
     pub(crate) fn resumes(&self, now: Instant) -> bool {
         self.resumes_at <= now
     }
@@ -174,27 +167,10 @@ impl Coordinator {
         self.reading.pop_front()
     }
 
-    /// Watches the inputs of a reduce from now on.
-    pub(crate) fn start_watching(&mut self, key: ReduceId) {
-        self.watching.insert(key);
-    }
-
-    /// Watches an input again.
-    pub(crate) fn watch_later(&mut self, key: ReduceId, input: ObjectId) {
-        self.all.update(&key, |started| started.unwatched.push_back(input));
-        self.watching.insert(key);
-    }
-
-    /// The next input to watch.
-    pub(crate) fn next_unwatched(&mut self) -> Option<(ReduceId, ObjectId)> {
-        while let Some(key) = self.watching.first().copied() {
-            let input = self.all.update(&key, |started| started.unwatched.pop_front());
-            if let Some(input) = input.flatten() {
-                return Some((key, input));
-            }
-            self.watching.remove(&key);
-        }
-        None
+    /// The inputs of a reduce that has begun, to watch them.
+    pub(crate) fn take_unwatched(&mut self, key: ReduceId) -> VecDeque<ObjectId> {
+        let unwatched = |started: &mut Started| core::mem::take(&mut started.unwatched);
+        self.all.update(&key, unwatched).unwrap_or_default()
     }
 
     pub(crate) fn due(&self, now: Instant) -> Vec<ReduceId> {
@@ -352,7 +328,6 @@ impl Coordinator {
         world: &mut World,
     ) -> Option<Reduce> {
         let Started { reduce, request, .. } = self.all.remove(&key)?;
-        self.watching.remove(&key);
         self.by_result.remove(reduce.result());
         world.act(Action::WorkEnded { request });
         questions.close_of(Asker::Reduce(key), world);

@@ -16,7 +16,7 @@ use crate::{
     time::Instant,
     timed::{Deadline, Timed},
 };
-use alloc::{collections::BTreeMap, vec::Vec};
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// The reason for a question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -35,6 +35,10 @@ pub(crate) enum Asker {
 #[derive(Debug, Default)]
 pub(crate) struct Questions {
     open: Timed<QuestionId, OpenQuestion>,
+    /// Objects to watch, which may be very many.
+    unwatched: BTreeMap<Asker, VecDeque<ObjectId>>,
+    /// Askers that have ended, and still have questions.
+    closing: BTreeSet<Asker>,
     /// The questions of each asker, by their subject: at most one about each.
     by_asker: BTreeMap<(Asker, Option<ObjectId>), QuestionId>,
     /// The number of questions of each asker that have no answer.
@@ -90,7 +94,55 @@ impl Questions {
     }
 
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.open.deadline().map(|at| at.max(self.resumed_at))
+        let due = self.open.deadline().map(|at| at.max(self.resumed_at));
+        let has_more = !self.unwatched.is_empty() || !self.closing.is_empty();
+        due.into_iter().chain(has_more.then_some(self.resumed_at)).min()
+    }
+
+    /// Watches objects, in order, from the end of this event on.
+    pub(crate) fn watch_all(&mut self, asker: Asker, mut ids: VecDeque<ObjectId>) {
+        if !ids.is_empty() {
+            self.unwatched.entry(asker).or_default().append(&mut ids);
+        }
+    }
+
+    /// Sends and closes the next questions, if a slice is due.
+    pub(crate) fn advance(&mut self, world: &mut World) {
+        if self.resumed_at > world.now() {
+            return;
+        }
+        let mut left = Walk::slice(world);
+        while left > 0
+            && let Some((asker, id)) = self.next_unwatched()
+        {
+            self.ask(asker, Question::Watch { id, seen: false }, world);
+            left -= 1;
+        }
+        while left > 0
+            && let Some(asker) = self.closing.pop_first()
+        {
+            left -= self.close_some(asker, left, world);
+        }
+        if left == 0 {
+            self.pause(world);
+        }
+    }
+
+    /// Schedules the next slice, if there is one.
+    pub(crate) fn pause(&mut self, world: &World) {
+        let has_more = !self.unwatched.is_empty() || !self.closing.is_empty();
+        if has_more && self.resumed_at <= world.now() {
+            self.resumed_at = world.now() + world.config().slice.pause_ns;
+        }
+    }
+
+    fn next_unwatched(&mut self) -> Option<(Asker, ObjectId)> {
+        let mut first = self.unwatched.first_entry()?;
+        let next = first.get_mut().pop_front().map(|id| (*first.key(), id));
+        if first.get().is_empty() {
+            first.remove();
+        }
+        next
     }
 
     /// Sends a question to the owners of its subject, or sends it again.
@@ -263,11 +315,20 @@ impl Questions {
         }
     }
 
-    /// Closes all questions of an asker.
+    /// Closes all questions of an asker that has ended: a slice now, and the others later.
     pub(crate) fn close_of(&mut self, asker: Asker, world: &mut World) {
-        for number in self.numbers(asker).collect::<Vec<QuestionId>>() {
+        self.unwatched.remove(&asker);
+        self.close_some(asker, Walk::slice(world), world);
+    }
+
+    /// Closes questions of an asker, at most `most`. Returns how many.
+    fn close_some(&mut self, asker: Asker, most: usize, world: &mut World) -> usize {
+        for closed in 0..most {
+            let Some(number) = self.numbers(asker).next() else { return closed };
             self.close(number, None, world);
         }
+        self.closing.insert(asker);
+        most
     }
 
     fn has_answer(&mut self, asker: Asker) {
@@ -292,7 +353,7 @@ impl Questions {
 
     /// Whether no question of an asker waits for its first answer.
     pub(crate) fn are_answered(&self, asker: Asker) -> bool {
-        !self.unanswered.contains_key(&asker)
+        !self.unanswered.contains_key(&asker) && !self.unwatched.contains_key(&asker)
     }
 
     /// Repeats what is due.
@@ -378,7 +439,7 @@ impl Questions {
 
 #[cfg(test)]
 mod tests {
-    use alloc::format;
+    use alloc::{format, vec::Vec};
 
     use super::*;
     use crate::event::Action;

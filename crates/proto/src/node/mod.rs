@@ -106,13 +106,16 @@ impl Node {
         self.world.begin(now, actions);
         self.dispatch(event);
         self.walk_after_changes();
+        self.questions.advance(&mut self.world);
         self.settle();
+        self.questions.advance(&mut self.world);
         self.report_long_waits();
         self.expire_requests();
         self.settle();
         self.coordinator.confirm_drained(&mut self.world);
         self.leave_when_empty();
         self.note_limits();
+        self.questions.pause(&self.world);
         self.world.end(actions);
     }
 

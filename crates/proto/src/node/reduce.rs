@@ -22,12 +22,10 @@ use crate::{
         coordinator::{ReduceRequest, Started},
         questions::Asker,
         requests::{RequestContext, RequestKind},
-        walk::Walk,
     },
     message::{FoldKey, Found, Message},
     meta::Op,
     mutants::{self, Mutant},
-    question::Question,
     reduce::{Candidates, PlanContext, Reduce, Step},
     request::Reply,
     table::State,
@@ -212,23 +210,8 @@ impl Node {
 
     /// Watches the inputs of a reduce that has begun.
     pub(super) fn watch_inputs(&mut self, key: ReduceId) {
-        self.coordinator.start_watching(key);
-        self.watch_slice();
-    }
-
-    /// Watches one slice of inputs; what is left follows after a pause.
-    fn watch_slice(&mut self) {
-        if !self.coordinator.resumes(self.world.now()) {
-            return;
-        }
-        for _ in 0..Walk::slice(&self.world) {
-            let Some((key, input)) = self.coordinator.next_unwatched() else { break };
-            let watch = Question::Watch { id: input, seen: false };
-            self.questions.ask(Asker::Reduce(key), watch, &mut self.world);
-        }
-        if self.coordinator.has_inputs_left() {
-            self.pause_inputs();
-        }
+        let inputs = self.coordinator.take_unwatched(key);
+        self.questions.watch_all(Asker::Reduce(key), inputs);
     }
 
     fn take_steps(&mut self, key: ReduceId, steps: Vec<Step>) {
@@ -236,7 +219,9 @@ impl Node {
             let Some(reduce) = self.coordinator.get(key) else { return };
             let id = reduce.result().clone();
             match step {
-                Step::Watch(input) => self.coordinator.watch_later(key, input),
+                Step::Watch(input) => {
+                    self.questions.watch_all(Asker::Reduce(key), [input].into());
+                }
                 Step::Order(node, order) => self.world.send(node, Message::Fold(order)),
                 Step::Probe(node) => {
                     let epoch = reduce.epoch();
@@ -270,7 +255,6 @@ impl Node {
                 }
             }
         }
-        self.watch_slice();
     }
 
     /// Fails a reduce: all that wait for its result get the error.
@@ -372,7 +356,7 @@ impl Node {
     pub(super) fn expire_reduces(&mut self) {
         if self.coordinator.resumes(self.world.now()) {
             self.read_inputs();
-            self.watch_slice();
+            self.pause_inputs();
         }
         for key in self.coordinator.due(self.world.now()) {
             self.update_reduce(key, |reduce, around, now, steps| reduce.expire(now, around, steps));

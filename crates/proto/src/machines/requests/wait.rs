@@ -12,7 +12,6 @@ use crate::{
         questions::{Asker, Questions},
         world::World,
     },
-    question::Question,
     request::Reply,
     table::{Copy, Table},
 };
@@ -59,10 +58,7 @@ impl Requests {
         }
         let missing = waited.missing();
         self.remember(context, RequestKind::Wait(waited), world);
-        for id in missing {
-            let watch = Question::Watch { id, seen: false };
-            questions.ask(Asker::Request(context.request), watch, world);
-        }
+        questions.watch_all(Asker::Request(context.request), missing.into());
         None
     }
 
