@@ -5,7 +5,10 @@
 
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 
-use hoplite_proto::message::{Message, Source};
+use hoplite_proto::{
+    message::{Message, Source},
+    question::Answer,
+};
 use hoplite_shm::Ready;
 
 /// A bug in the shell.
@@ -53,7 +56,8 @@ pub(crate) fn sent(relayed: bool, bytes: Ready<'_>) -> Option<Vec<u8>> {
 
 /// The message to send.
 pub(crate) fn said(mut message: Message) -> Message {
-    if let Message::Located { source: Source::Inline(bytes), .. } = &mut message
+    if let Message::Answer { answer: Answer::Located(located), .. } = &mut message
+        && let Source::Inline(bytes) = &mut located.source
         && is_active(Mutant::CorruptsInline)
         && CHANGED.fetch_add(1, Ordering::SeqCst) == 0
     {

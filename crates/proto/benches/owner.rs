@@ -15,7 +15,7 @@ use hoplite_proto::{
     message::{Announce, Message, Progress, ReceiveRate, Source},
     meta::{Dtype, Meta},
     node::{Action, Config, Event, Node},
-    question::{Answer, Question},
+    question::{Answer, Locate, Question},
     reduce::cost::Link,
     time::Instant,
     wire,
@@ -28,6 +28,13 @@ const SAMPLED: usize = 200_000;
 /// Number of lookups of a source among the holders of one object.
 const ASKED: u32 = 1000;
 const LINK: Link = Link { latency_ns: 50_000, bytes_per_second: 1_250_000_000 };
+
+/// A request for a source.
+fn locate(id: &ObjectId) -> Message {
+    let (id, avoid, not_here) = (id.clone(), Vec::new(), None);
+    let locate = Locate { id, avoid, not_here, receives: ReceiveRate::default(), seen: false };
+    Message::Ask { number: QuestionId(2), question: Question::Locate(Box::new(locate)) }
+}
 
 fn main() {
     if cfg!(debug_assertions) {
@@ -129,18 +136,11 @@ impl Owner {
     }
 
     fn locate_by(&mut self, asker: NodeId, id: &ObjectId) -> Duration {
-        let message = Message::Locate {
-            id: id.clone(),
-            avoid: Vec::new(),
-            not_here: None,
-            receives: ReceiveRate::default(),
-            seen: false,
+        let (took, answers) = self.say(asker, &locate(id));
+        let [(to, Message::Answer { answer: Answer::Located(located), .. })] = &answers[..] else {
+            panic!("{answers:?}")
         };
-        let (took, answers) = self.say(asker, &message);
-        assert!(
-            matches!(&answers[..], [(to, Message::Located { source: Source::Holder { .. }, .. })] if *to == asker),
-            "{answers:?}"
-        );
+        assert!(*to == asker && matches!(located.source, Source::Holder { .. }), "{answers:?}");
         took
     }
 
@@ -164,7 +164,7 @@ impl Owner {
         }
         let ask = |owner: &mut Self| {
             let took = owner.locate_by(asker, &id);
-            owner.say(asker, &Message::CancelLocate { id: id.clone() });
+            owner.say(asker, &Message::Decline { id: id.clone() });
             took
         };
         (0..ASKED).map(|_| ask(self)).sum()
@@ -209,14 +209,7 @@ impl Owner {
                 self.node.handle(self.now(), event, &mut self.actions);
                 self.actions.clear();
             }
-            let message = Message::Locate {
-                id: id.clone(),
-                avoid: Vec::new(),
-                not_here: None,
-                receives: ReceiveRate::default(),
-                seen: false,
-            };
-            let (_, answers) = self.say(NodeId(NODES), &message);
+            let (_, answers) = self.say(NodeId(NODES), &locate(id));
             assert!(answers.iter().any(|(to, _)| *to == NodeId(NODES)), "{answers:?}");
             longest = longest.max(before.elapsed());
             if is_busy {

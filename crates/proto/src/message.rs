@@ -12,9 +12,8 @@ use core::ops::{Range, RangeInclusive};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    broadcast::Reason,
     error::Error,
-    id::{Instance, Name, NodeId, ObjectId, QuestionId, ReduceId, RequestId},
+    id::{Instance, Name, NodeId, ObjectId, QuestionId, ReduceId},
     inline::Inline,
     lifetime::{Lease, Lifetime},
     members::Member,
@@ -25,7 +24,7 @@ use crate::{
 };
 
 pub use crate::{
-    question::{Found, Holding, Listed},
+    question::{Found, Holding, Listed, Located, ReceiveRate, Source},
     swim::ENDED,
 };
 
@@ -75,23 +74,9 @@ pub enum Message {
         /// The instance of the copy.
         instance: Instance,
     },
-    /// To the owner: requests a source for the object.
-    Locate {
-        /// The object.
-        id: ObjectId,
-        /// Sources that failed the requester. The owner assigns them only if no other node has the
-        /// object.
-        avoid: Vec<NodeId>,
-        /// A node that replied that it has no such copy.
-        not_here: Option<(NodeId, Instance)>,
-        /// How fast the requester receives.
-        receives: ReceiveRate,
-        /// Whether an owner has located the object since the clients' requests. Only then do
-        /// deletions apply to them.
-        seen: bool,
-    },
-    /// To the owner: cancels `Locate`.
-    CancelLocate {
+    /// To both owners: the sender receives nothing of the object, although they may have assigned a
+    /// source.
+    Decline {
         /// The object.
         id: ObjectId,
     },
@@ -106,24 +91,6 @@ pub enum Message {
         times: u64,
         /// The fair rate of the receiver; see [`Rate::fair`].
         bytes_per_second: u64,
-    },
-    /// To the requester: the request is registered, but the object does not exist yet.
-    LocatePending {
-        /// The object.
-        id: ObjectId,
-    },
-    /// To the requester: assigns a source.
-    Located {
-        /// The object.
-        id: ObjectId,
-        /// The instance.
-        instance: Instance,
-        /// Its metadata.
-        meta: Meta,
-        /// Where the requester gets the object.
-        source: Source,
-        /// Time to live and job; `None` if the object exists until it is deleted.
-        lifetime: Option<Box<Lifetime>>,
     },
     /// To a receiver: assigns a source for the rest. The new source is nearer to the holders, or
     /// faster than the present one. If it is the present one, the owner has no better source.
@@ -153,13 +120,6 @@ pub enum Message {
     Cancel {
         /// The number of the question.
         number: QuestionId,
-    },
-    /// To requesters: the object can't appear.
-    Gone {
-        /// The object.
-        id: ObjectId,
-        /// Why.
-        error: Error,
     },
     /// To the primary owner, and to the backup owner once the primary has granted it: reserves the
     /// name for an object of a client of the sender, or for the result of its reduce. The reply is
@@ -347,32 +307,6 @@ pub enum Message {
     /// [`crate::limits::SURVEY_BYTES_MAX`].
     Survey(Inline),
 
-    /// To an owner: requests a complete copy from which to fetch a range of the object. The
-    /// requester does not become a holder.
-    LocateRange {
-        /// The object.
-        id: ObjectId,
-        /// The instance, as the owner reported it.
-        instance: Instance,
-        /// Number of bytes to fetch.
-        bytes: u64,
-        /// Sources that failed the requester. The owner assigns them only if no other node has a
-        /// complete copy.
-        avoid: Vec<NodeId>,
-        /// A node that replied that it has no such copy, and the nanoseconds since the request to
-        /// the owner that assigned it.
-        not_here: Option<(NodeId, u64)>,
-        /// Number of the request; the reply repeats it.
-        request: RequestId,
-    },
-    /// The reply to [`Message::LocateRange`].
-    RangeLocated {
-        /// The request.
-        request: RequestId,
-        /// The source; `None` if no other node has a complete copy of that instance.
-        source: Option<NodeId>,
-    },
-
     /// To the backup owner: claims a name as [`Message::Announce`] does, because the primary owner
     /// does not reply to the sender. Repeated until there is a reply: the backup owner passes it on
     /// while the primary owner replies to it.
@@ -393,9 +327,7 @@ impl Message {
             Self::Announce(Announce { id, .. })
             | Self::RateReport(RateReport { id, .. })
             | Self::Withdraw { id, .. }
-            | Self::Locate { id, .. }
-            | Self::LocateRange { id, .. }
-            | Self::CancelLocate { id }
+            | Self::Decline { id }
             | Self::Dropped { id, .. }
             | Self::Fail { id, .. }
             | Self::Abandon { id, .. }
@@ -432,8 +364,6 @@ impl Message {
             Self::Swim(SwimMessage::Ping { .. })
                 | Self::Announce(Announce { claim: true, .. })
                 | Self::Reserve { .. }
-                | Self::Locate { .. }
-                | Self::LocateRange { .. }
         ) || matches!(self, Self::Ask { question, .. } if question.expects_reply())
     }
 
@@ -441,15 +371,8 @@ impl Message {
     /// of a node arrive in order: a message that nobody requested does not show that the sender
     /// receives any.
     pub const fn is_reply(&self) -> bool {
-        matches!(
-            self,
-            Self::Swim(SwimMessage::Ack { .. })
-                | Self::Claimed { .. }
-                | Self::Located { .. }
-                | Self::LocatePending { .. }
-                | Self::RangeLocated { .. }
-                | Self::Gone { .. }
-        ) || matches!(self, Self::Answer { answer, .. } if answer.is_reply())
+        matches!(self, Self::Swim(SwimMessage::Ack { .. }) | Self::Claimed { .. })
+            || matches!(self, Self::Answer { answer, .. } if answer.is_reply())
     }
 
     /// Whether nothing waits for the effect of this message. It can be sent a moment later, with
@@ -457,27 +380,12 @@ impl Message {
     pub const fn can_wait(&self) -> bool {
         matches!(
             self,
-            Self::LocatePending { .. }
+            Self::Answer { answer: Answer::NoSource, .. }
                 | Self::Withdraw { .. }
-                | Self::CancelLocate { .. }
+                | Self::Decline { .. }
                 | Self::Cancel { .. }
                 | Self::EndEpoch { is_aborted: true, .. }
         )
-    }
-}
-
-/// How fast a node receives, as it reports it to the owners of objects that it requests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ReceiveRate {
-    /// The factor of the last [`Message::MarkSlow`]; 1 without one.
-    pub slowness: u64,
-    /// Usual rate in bytes per second, if measured.
-    pub usual: Option<u64>,
-}
-
-impl Default for ReceiveRate {
-    fn default() -> Self {
-        Self { slowness: 1, usual: None }
     }
 }
 
@@ -551,20 +459,6 @@ impl Progress {
             Self::Complete | Self::Partial { .. } | Self::Parts | Self::Stored(None) => None,
         }
     }
-}
-
-/// Where a requester gets an object.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Source {
-    /// The bytes are in this message.
-    Inline(Inline),
-    /// Another node has a copy.
-    Holder {
-        /// The source.
-        node: NodeId,
-        /// Why the owner chose it.
-        reason: Reason,
-    },
 }
 
 /// The task of one position of a reduce.

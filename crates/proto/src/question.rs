@@ -13,6 +13,7 @@ use alloc::{boxed::Box, format, string::String, vec::Vec};
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    broadcast::Reason,
     error::Error,
     id::{Instance, Name, NodeId, ObjectId},
     inline::Inline,
@@ -24,6 +25,12 @@ use crate::{
 /// A question to the owners of an object, or to one member.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, strum::IntoStaticStr)]
 pub enum Question {
+    /// A source for the object, at once or when there is one. The owner lists the node as a holder
+    /// then.
+    Locate(Box<Locate>),
+    /// A complete copy from which to fetch a range of the object. The node does not become a
+    /// holder.
+    LocateRange(Box<LocateRange>),
     /// Whether the object exists: the owner answers now, and again when that changes.
     Watch {
         /// The object.
@@ -76,6 +83,13 @@ pub enum Question {
 pub enum Answer {
     /// There is no answer yet. The owner keeps the question open.
     Pending,
+    /// To [`Question::Locate`]: there is no source yet. The owner keeps the question open.
+    NoSource,
+    /// To [`Question::Locate`]: a source.
+    Located(Box<Located>),
+    /// To [`Question::LocateRange`]: the source; `None` if no other node has a complete copy of
+    /// that instance.
+    RangeLocated(Option<NodeId>),
     /// To [`Question::Watch`]: the state of an existing object. The owner keeps the question open.
     Found(Box<Found>),
     /// To [`Question::Locations`]: all holders, sorted by node.
@@ -103,6 +117,8 @@ impl Question {
     /// The object whose owners get the question; `None` for a question to one member.
     pub fn subject(&self) -> Option<ObjectId> {
         match self {
+            Self::Locate(locate) => Some(locate.id.clone()),
+            Self::LocateRange(locate) => Some(locate.id.clone()),
             Self::Watch { id, .. } | Self::Locations { id, .. } | Self::Delete { id, .. } => {
                 Some(id.clone())
             }
@@ -116,13 +132,18 @@ impl Question {
 
     /// Whether a member may keep the question open, so that it gets a cancellation.
     pub(crate) const fn is_kept(&self) -> bool {
-        matches!(self, Self::Watch { .. } | Self::Locations { .. } | Self::Latest { .. })
+        matches!(
+            self,
+            Self::Locate(_) | Self::Watch { .. } | Self::Locations { .. } | Self::Latest { .. }
+        )
     }
 
     /// Whether this is an answer to the question.
     pub(crate) const fn takes(&self, answer: &Answer) -> bool {
         match answer {
-            Answer::Pending => self.is_kept(),
+            Answer::Pending => self.is_kept() && !matches!(self, Self::Locate(_)),
+            Answer::NoSource | Answer::Located(_) => matches!(self, Self::Locate(_)),
+            Answer::RangeLocated(_) => matches!(self, Self::LocateRange(_)),
             Answer::Found(_) => matches!(self, Self::Watch { .. }),
             Answer::Locations(_) => matches!(self, Self::Locations { .. }),
             Answer::Latest(_) => matches!(self, Self::Latest { .. }),
@@ -162,7 +183,85 @@ impl Answer {
 
     /// Whether the owner keeps the question open.
     pub const fn keeps_open(&self) -> bool {
-        matches!(self, Self::Pending | Self::Found(_))
+        matches!(self, Self::Pending | Self::NoSource | Self::Found(_))
+    }
+}
+
+/// A request for a source.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Locate {
+    /// The object.
+    pub id: ObjectId,
+    /// Sources that failed the node. The owner assigns them only if no other node has the object.
+    pub avoid: Vec<NodeId>,
+    /// A node that replied that it has no such copy.
+    pub not_here: Option<(NodeId, Instance)>,
+    /// How fast the node receives.
+    pub receives: ReceiveRate,
+    /// Whether an owner has located the object since the clients' requests. Only then do deletions
+    /// apply to them.
+    pub seen: bool,
+}
+
+/// A request for a source of a range.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LocateRange {
+    /// The object.
+    pub id: ObjectId,
+    /// The instance, as the owner reported it.
+    pub instance: Instance,
+    /// Number of bytes to fetch.
+    pub bytes: u64,
+    /// Sources that failed the node. The owner assigns them only if no other node has a complete
+    /// copy.
+    pub avoid: Vec<NodeId>,
+    /// A node that replied that it has no such copy, and the nanoseconds since the request to the
+    /// owner that assigned it.
+    pub not_here: Option<(NodeId, u64)>,
+}
+
+/// An object, and where a node gets it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Located {
+    /// The object.
+    pub id: ObjectId,
+    /// The instance.
+    pub instance: Instance,
+    /// Its metadata.
+    pub meta: Meta,
+    /// Where the node gets the object.
+    pub source: Source,
+    /// Time to live and job; `None` if the object exists until it is deleted.
+    pub lifetime: Option<Box<Lifetime>>,
+}
+
+/// Where a node gets an object.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Source {
+    /// The bytes are in this message.
+    Inline(Inline),
+    /// Another node has a copy.
+    Holder {
+        /// The source.
+        node: NodeId,
+        /// Why the owner chose it.
+        reason: Reason,
+    },
+}
+
+/// How fast a node receives, as it reports it to the owners of objects that it requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReceiveRate {
+    /// The factor of the last [`Message::MarkSlow`](crate::message::Message::MarkSlow); 1 without
+    /// one.
+    pub slowness: u64,
+    /// Usual rate in bytes per second, if measured.
+    pub usual: Option<u64>,
+}
+
+impl Default for ReceiveRate {
+    fn default() -> Self {
+        Self { slowness: 1, usual: None }
     }
 }
 

@@ -27,18 +27,12 @@ impl Message {
         let are_whole = match self {
             Self::Announce(announce) => announce.is_valid(),
             Self::ClaimAtBackup(claim) => claim.claim && claim.is_valid(),
-            Self::Located { meta, source: Source::Inline(bytes), .. } => meta.carries(Some(bytes)),
-            Self::Located { meta, .. } => meta.is_valid(),
             Self::Ask { question, .. } => question.is_valid(),
             Self::Answer { answer, .. } => answer.is_valid(),
             Self::StoreReplica { meta, inline, .. } => meta.carries(inline.as_ref()),
             Self::Fold(order) => order.is_valid(),
             Self::RingReduce(order) => order.is_valid(),
             Self::Members(members) => members.len() <= MEMBERS_MAX,
-            Self::Locate { avoid, .. } => avoid.len() <= MEMBERS_MAX,
-            Self::LocateRange { avoid, bytes, .. } => {
-                avoid.len() <= MEMBERS_MAX && *bytes <= OBJECT_BYTES_MAX
-            }
             Self::Tombstone { instances, .. } => instances.len() <= BURIED_MAX,
             Self::Down { reason, .. } => reason.len() <= REASON_BYTES_MAX,
             Self::Survey(bytes) => bytes.len() <= SURVEY_BYTES_MAX,
@@ -58,10 +52,7 @@ impl Message {
             | Self::ClaimAtBackup(Announce { meta, progress, .. }) => {
                 Some((meta, progress.bytes()?))
             }
-            Self::Located { meta, source: Source::Inline(bytes), .. } => Some((meta, bytes)),
-            Self::Answer { answer: Answer::Found(found), .. } => {
-                Some((&found.meta, found.inline.as_ref()?))
-            }
+            Self::Answer { answer, .. } => answer.small_object(),
             Self::StoreReplica { meta, inline: Some(bytes), .. } => Some((meta, bytes)),
             _ => None,
         }
@@ -74,7 +65,6 @@ impl Message {
             | Self::ClaimAtBackup(Announce { id, instance, .. })
             | Self::Claimed { id, instance, .. }
             | Self::Withdraw { id, instance }
-            | Self::Located { id, instance, .. }
             | Self::Redirect { id, instance, .. }
             | Self::Reserve { id, instance }
             | Self::ReserveAtBackup { id, instance }
@@ -83,11 +73,18 @@ impl Message {
             | Self::Reannounce { id, instance }
             | Self::Dropped { id, instance }
             | Self::Abandon { id, instance }
-            | Self::LocateRange { id, instance, .. }
             | Self::StoreReplica { id, instance, .. }
             | Self::ReplicaReply { id, instance, .. }
             | Self::ReleaseReplica { id, instance } => Some((id, *instance)),
-            Self::Locate { id, not_here: Some((_, instance)), .. } => Some((id, *instance)),
+            Self::Ask { question: Question::Locate(locate), .. } => {
+                locate.not_here.map(|(_, instance)| (&locate.id, instance))
+            }
+            Self::Ask { question: Question::LocateRange(locate), .. } => {
+                Some((&locate.id, locate.instance))
+            }
+            Self::Answer { answer: Answer::Located(located), .. } => {
+                Some((&located.id, located.instance))
+            }
             Self::RateReport(paced) => Some((&paced.id, paced.instance)),
             Self::RingReduce(order) => Some((&order.id, order.instance)),
             _ => None,
@@ -104,6 +101,10 @@ impl Message {
 impl Question {
     fn is_valid(&self) -> bool {
         match self {
+            Self::Locate(locate) => locate.avoid.len() <= MEMBERS_MAX,
+            Self::LocateRange(locate) => {
+                locate.avoid.len() <= MEMBERS_MAX && locate.bytes <= OBJECT_BYTES_MAX
+            }
             Self::Locations { known: Some(holdings), .. } => holdings.len() <= MEMBERS_MAX,
             Self::Latest { prefix, .. } => prefix.as_str().ends_with('/'),
             Self::List { prefix, .. } => prefix.len() <= NAME_BYTES_MAX,
@@ -113,8 +114,24 @@ impl Question {
 }
 
 impl Answer {
+    /// Metadata and bytes of the inline object in the answer.
+    fn small_object(&self) -> Option<(&Meta, &Inline)> {
+        match self {
+            Self::Located(located) => match &located.source {
+                Source::Inline(bytes) => Some((&located.meta, bytes)),
+                Source::Holder { .. } => None,
+            },
+            Self::Found(found) => Some((&found.meta, found.inline.as_ref()?)),
+            _ => None,
+        }
+    }
+
     fn is_valid(&self) -> bool {
         match self {
+            Self::Located(located) => match &located.source {
+                Source::Inline(bytes) => located.meta.carries(Some(bytes)),
+                Source::Holder { .. } => located.meta.is_valid(),
+            },
             Self::Found(found) => found.meta.carries(found.inline.as_ref()),
             Self::Locations(holdings) => holdings.len() <= MEMBERS_MAX,
             Self::List { rows, .. } => {

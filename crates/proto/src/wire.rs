@@ -31,7 +31,7 @@ use crate::{
 pub const MAGIC: [u8; 4] = *b"HPLT";
 
 /// Protocol version. Nodes of different versions can't connect.
-pub const VERSION: u8 = 26;
+pub const VERSION: u8 = 27;
 
 /// Size of a header in bytes.
 pub const HEADER_BYTES: usize = SIGNED_BYTES + TAG_BYTES;
@@ -382,12 +382,16 @@ pub enum Unavailable {
 
 #[cfg(test)]
 mod tests {
-    use alloc::{string::ToString, vec};
+    use alloc::{boxed::Box, string::ToString, vec};
 
     use proptest::prelude::*;
 
     use super::*;
-    use crate::message::{Message, ReceiveRate};
+    use crate::{
+        id::QuestionId,
+        message::{Message, ReceiveRate},
+        question::{Locate, Question},
+    };
 
     const HEADER: Header = Header {
         kind: FrameKind::Blocks,
@@ -447,12 +451,15 @@ mod tests {
             let instance = Instance { node: NodeId(node), serial };
             for message in [
                 Message::Withdraw { id: name.parse().unwrap(), instance },
-                Message::Locate {
-                    id: ObjectId::Minted { node: NodeId(node), serial },
-                    avoid: vec![NodeId(serial)],
-                    not_here: Some((NodeId(node), instance)),
-                    receives: ReceiveRate { slowness: serial, usual: Some(node) },
-                    seen: node % 2 == 0,
+                Message::Ask {
+                    number: QuestionId(serial),
+                    question: Question::Locate(Box::new(Locate {
+                        id: ObjectId::Minted { node: NodeId(node), serial },
+                        avoid: vec![NodeId(serial)],
+                        not_here: Some((NodeId(node), instance)),
+                        receives: ReceiveRate { slowness: serial, usual: Some(node) },
+                        seen: node % 2 == 0,
+                    })),
                 },
             ] {
                 prop_assert_eq!(decode::<Message>(&encode(&message)), Ok(message));

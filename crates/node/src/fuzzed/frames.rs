@@ -158,7 +158,7 @@ pub(super) fn seeds() -> Vec<Vec<u8>> {
     let messages = [
         Message::Leave,
         Message::Withdraw { id: "a/1".parse().unwrap(), instance },
-        Message::CancelLocate { id: "a/1".parse().unwrap() },
+        Message::Decline { id: "a/1".parse().unwrap() },
     ];
     let mut said: Vec<Vec<u8>> =
         messages.iter().map(|message| piece(0, &wire::encode(message))).collect();

@@ -19,6 +19,7 @@ use hoplite_proto::{
     id::NodeId,
     message::Message,
     node::Event,
+    question::Answer,
     wire::{self, FrameKind, HEADER_BYTES, Header, WireError},
 };
 use rustix::{buffer::spare_capacity, io::Errno};
@@ -255,7 +256,9 @@ impl Connection {
             "received a small object that does not match its announced digest"
         );
         match message {
-            Message::Located { id, .. } => Ok(Event::InlineCorrupt { id, source: from }),
+            Message::Answer { answer: Answer::Located(located), .. } => {
+                Ok(Event::InlineCorrupt { id: located.id, source: from })
+            }
             _ => Err(WireError::Unexpected("bytes that do not match their digest".into())),
         }
     }

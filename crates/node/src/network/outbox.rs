@@ -290,10 +290,11 @@ pub(super) enum Push {
 #[cfg(test)]
 mod tests {
     use hoplite_proto::{
-        id::{Instance, NodeId, ObjectId},
+        id::{Instance, NodeId, ObjectId, QuestionId},
         limits::INLINE_BYTES_MAX,
-        message::Source,
+        message::{Located, Source},
         meta::Meta,
+        question::Answer,
         wire::{HEADER_BYTES, Header},
     };
     use tokio::{io::AsyncReadExt, net::TcpListener};
@@ -304,13 +305,14 @@ mod tests {
 
     /// The reply to a lookup of a small object.
     fn located(bytes: &[u8]) -> Message {
-        Message::Located {
+        let located = Located {
             id: ObjectId::Minted { node: OWNER, serial: 1 },
             instance: Instance { node: OWNER, serial: 2 },
             meta: Meta::bytes(bytes.len() as u64),
             source: Source::Inline(bytes.into()),
             lifetime: None,
-        }
+        };
+        Message::Answer { number: QuestionId(3), answer: Answer::Located(Box::new(located)) }
     }
 
     fn push(outbox: &Outbox, message: &Message) -> usize {

@@ -11,7 +11,7 @@ use hoplite_proto::{
     id::{FetchId, Instance, NodeId, ObjectId, RequestId, ServeId},
     message::{Announce, FoldKey, FoldOrder, Message, Source},
     node::{Action, Event, FetchOrder, LimitSubject, LogEvent, Node as Machine},
-    question::Question as Asked,
+    question::{Answer, Question as Asked},
     swim::Suspicion,
     table::{FileState, Residency},
     time::Instant,
@@ -186,9 +186,6 @@ impl Recorder {
 
     fn received(&mut self, message: &Message) {
         let question = match message {
-            Message::LocatePending { id }
-            | Message::Located { id, .. }
-            | Message::Gone { id, .. } => Question::Locate(id.clone()),
             Message::Claimed { instance, .. } => Question::Claim(*instance),
             Message::Answer { number, .. } => Question::Numbered(*number),
             _ => return,
@@ -198,23 +195,27 @@ impl Recorder {
 
     fn sent(&mut self, to: NodeId, message: &Message) {
         let (latency, question) = match message {
-            Message::Locate { id, .. } => (Latency::Locate, Question::Locate(id.clone())),
-            Message::CancelLocate { id } => {
-                return self.latencies.answered(self.now, &Question::Locate(id.clone()), false);
+            Message::Cancel { number } => {
+                return self.latencies.answered(self.now, &Question::Numbered(*number), false);
             }
             Message::Announce(Announce { claim: true, instance, .. }) => {
                 (Latency::Claim, Question::Claim(*instance))
             }
             Message::Ask { number, question } => {
                 let latency = match question {
+                    Asked::Locate(_) => Latency::Locate,
                     Asked::Latest { .. } => Latency::Latest,
                     Asked::Locations { .. } => Latency::Locations,
                     _ => return,
                 };
                 (latency, Question::Numbered(*number))
             }
-            Message::Located { id, source: Source::Holder { node, .. }, .. } => {
-                return self.record(What::Locate { id: id.clone(), reader: to, source: *node });
+            Message::Answer { answer: Answer::Located(located), .. } => {
+                if let Source::Holder { node, .. } = located.source {
+                    let (id, reader) = (located.id.clone(), to);
+                    self.record(What::Locate { id, reader, source: node });
+                }
+                return;
             }
             _ => return,
         };

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use hoplite_proto::{
-    id::{Instance, ObjectId, QuestionId},
+    id::{Instance, QuestionId},
     time::Instant,
 };
 use serde::Serialize;
@@ -74,7 +74,6 @@ struct Histogram {
 /// A request to an owner.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Question {
-    Locate(ObjectId),
     Claim(Instance),
     Numbered(QuestionId),
 }

@@ -468,10 +468,6 @@ impl Entry {
             context.outbox.push((from, announce.claimed(None)));
         }
         let error = self.tombstone.as_ref().map(|tombstone| tombstone.error(id));
-        if error.is_some() && !*claim {
-            // The holder fails the gets of its clients with this error.
-            self.take_source_request(from);
-        }
         context.outbox.push((from, announce.refused(error)));
         true
     }

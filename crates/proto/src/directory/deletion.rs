@@ -102,7 +102,6 @@ impl Directory {
         let error = Error::ObjectDeleted { id: id.clone() };
         self.bury(context, id, error.clone(), Vec::from([*instance]));
         if let Some(entry) = self.entries.get_mut(id) {
-            entry.take_source_request(from);
             if let Some(tombstone) =
                 entry.tombstone.as_mut().filter(|tombstone| tombstone.dropping.len() < BURIED_MAX)
             {
@@ -294,7 +293,6 @@ impl Directory {
         }
         let mut tombstone = Tombstone::new(id, instances, error.clone(), now + TOMBSTONE_NS);
         entry.notify_gone(
-            id,
             &error,
             |seen| has_ended || tombstone.concerns(id, seen),
             &mut self.asked,

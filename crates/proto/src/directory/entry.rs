@@ -377,23 +377,18 @@ impl Entry {
     /// whether they have seen it.
     pub(super) fn notify_gone(
         &mut self,
-        id: &ObjectId,
         error: &Error,
         concerns: impl Fn(bool) -> bool,
         open: &mut OpenQuestions,
         outbox: &mut Outbox,
     ) {
-        let requests = self.open(Kind::Source).filter(|(_, question)| concerns(question.seen));
-        let requesters: Vec<NodeId> = requests.map(|((node, _), _)| node).collect();
-        requesters.iter().for_each(|node| drop(self.take_source_request(*node)));
         // A client that watches the holders of a lost object would otherwise wait forever.
-        let mut askers = self.close_all(Kind::Watch, |question| concerns(question.seen), open);
-        askers.extend(self.close_all(Kind::Locations, |question| concerns(question.seen), open));
+        let kinds = [Kind::Source, Kind::Watch, Kind::Locations].into_iter();
+        let askers: Vec<Asker> = kinds
+            .flat_map(|kind| self.close_all(kind, |question| concerns(question.seen), open))
+            .collect();
         if mutants::is_active(Mutant::NeverReportsLosses) {
             return;
-        }
-        for node in requesters {
-            outbox.push((node, Message::Gone { id: id.clone(), error: error.clone() }));
         }
         outbox.extend(askers.into_iter().map(|asker| answer(asker, Answer::Gone(error.clone()))));
     }

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use super::{
     entry::Entry,
-    questions::{Asker, Kind, OpenQuestion, OpenQuestions, SOURCE},
+    questions::{Asker, Kind, OpenQuestion, OpenQuestions},
 };
 use crate::id::{NodeId, ObjectId, QuestionId};
 
@@ -59,14 +59,10 @@ impl Entry {
         older
     }
 
-    /// Closes all questions of a node.
-    pub(super) fn close_of(&mut self, node: NodeId, open: &mut OpenQuestions) {
-        self.take_source_request(node);
-        for kind in [Kind::Watch, Kind::Locations, Kind::Delete, Kind::Latest] {
-            let its = self.questions.iter().flat_map(|it| it.of(kind, Some(node)));
-            let its: Vec<Asker> = its.map(|(asker, _)| asker).collect();
-            its.into_iter().for_each(|asker| drop(self.close(kind, asker, open)));
-        }
+    /// Closes the questions of a kind of one node.
+    pub(super) fn close_of(&mut self, kind: Kind, node: NodeId, open: &mut OpenQuestions) {
+        let its: Vec<Asker> = self.open_of(kind, node).map(|(asker, _)| asker).collect();
+        its.into_iter().for_each(|asker| drop(self.close(kind, asker, open)));
     }
 
     /// Closes all questions, because the entry is removed.
@@ -78,6 +74,15 @@ impl Entry {
     /// The open questions of a kind.
     pub(super) fn open(&self, kind: Kind) -> impl Iterator<Item = (Asker, &OpenQuestion)> {
         self.questions.iter().flat_map(move |it| it.of(kind, None))
+    }
+
+    /// The open questions of a kind of one node.
+    pub(super) fn open_of(
+        &self,
+        kind: Kind,
+        node: NodeId,
+    ) -> impl Iterator<Item = (Asker, &OpenQuestion)> {
+        self.questions.iter().flat_map(move |it| it.of(kind, Some(node)))
     }
 
     pub(super) fn has_open(&self, kind: Kind) -> bool {
@@ -98,28 +103,6 @@ impl Entry {
     pub(super) fn awaits_version(&self, version: u64) -> bool {
         let first = self.questions.as_ref().and_then(|it| it.by_version.first());
         first.is_some_and(|(after, _)| *after < Some(version))
-    }
-
-    /// Registers a node that waits for a source.
-    pub(super) fn await_source(&mut self, node: NodeId, question: OpenQuestion) {
-        let questions = self.questions.get_or_insert_default();
-        questions.insert(Kind::Source, (node, SOURCE), question);
-    }
-
-    /// The request of a node for a source.
-    pub(super) fn source_request(&self, node: NodeId) -> Option<&OpenQuestion> {
-        self.questions
-            .as_ref()?
-            .all
-            .get(&(Kind::Source, (node, SOURCE)))
-            .map(|question| &**question)
-    }
-
-    /// Removes and returns the request of a node for a source.
-    pub(super) fn take_source_request(&mut self, node: NodeId) -> Option<OpenQuestion> {
-        let taken = self.questions.as_mut()?.remove(Kind::Source, (node, SOURCE));
-        self.free_questions();
-        taken
     }
 
     fn free_questions(&mut self) {

@@ -117,7 +117,7 @@ impl Directory {
                 let detail = "no remaining node has a complete copy".into();
                 Error::ObjectLost { id: id.clone(), detail }
             });
-            entry.notify_gone(id, &error, |_| true, &mut self.asked, context.outbox);
+            entry.notify_gone(&error, |_| true, &mut self.asked, context.outbox);
             // Partial copies that receive only from each other never complete. Only the primary
             // owner has the full list of copies.
             if let Some(lost) = &lost

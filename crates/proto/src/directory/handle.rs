@@ -9,7 +9,7 @@ use super::{
     state::Directory,
 };
 use crate::{
-    id::{Instance, NodeId, ObjectId},
+    id::{NodeId, ObjectId},
     lifetime::Lease,
     message::Message,
     mutants::{self, Mutant},
@@ -37,7 +37,6 @@ impl Directory {
         from: NodeId,
         message: &Message,
     ) -> DirectoryOutcome {
-        let now = context.now;
         self.speeds.responded(from);
         self.settle_for(context, message);
         match message {
@@ -49,21 +48,13 @@ impl Directory {
                 }
             }
             Message::Withdraw { id, instance } => self.withdraw(context, from, id, *instance),
-            Message::Locate { id, avoid, not_here, receives, seen } => {
-                self.speeds.rate_reported(now, from, *receives);
-                let (avoid, since, seen) = (avoid.clone(), now, *seen);
-                let question = OpenQuestion { avoid, since, seen, ..OpenQuestion::default() };
-                self.locate(context, from, id, *not_here, question);
-                return DirectoryOutcome::SourceRequested(id.clone());
-            }
-            Message::LocateRange { .. } => self.locate_range(context, from, message),
             Message::RateReport(_) if mutants::is_active(Mutant::IgnoresRateReports) => {}
             Message::RateReport(rate_reported) => self.rate_reported(context, from, rate_reported),
-            Message::CancelLocate { id } => self.unlocate(from, id),
+            Message::Decline { id } => self.declined(from, id),
             Message::Ask { number, question } => {
                 return self.answer_question(context, (from, *number), question);
             }
-            Message::Cancel { number } => self.close((from, *number)),
+            Message::Cancel { number } => drop(self.close(context, (from, *number))),
             Message::Reserve { id, instance } => {
                 self.reserve(context, from, id, *instance);
                 self.keep_as_stray(context, id);
@@ -120,8 +111,13 @@ impl Directory {
         question: &Question,
     ) -> DirectoryOutcome {
         // It may arrive again.
-        self.close(asker);
+        let before = self.close(context, asker);
         match question {
+            Question::Locate(locate) => {
+                self.locate(context, asker, locate, before);
+                return DirectoryOutcome::SourceRequested(locate.id.clone());
+            }
+            Question::LocateRange(locate) => self.locate_range(context, asker, locate),
             Question::Watch { id, seen } => self.watch(context, asker, id, *seen),
             Question::Locations { id, known } => {
                 self.locations(context, asker, id, known.clone());
@@ -148,29 +144,13 @@ impl Directory {
         DirectoryOutcome::Yes
     }
 
-    /// Handles a request for a source, and the refusal of the one before.
-    fn locate(
-        &mut self,
-        context: &mut Context<'_>,
-        from: NodeId,
-        id: &ObjectId,
-        not_here: Option<(NodeId, Instance)>,
-        question: OpenQuestion,
-    ) {
-        if let Some((holder, instance)) = not_here
-            && self.is_refusal_news(id, from, holder)
-        {
-            self.verify_copy(context, holder, id, instance);
-        }
-        self.assign_source(context, from, question, id);
-    }
-
     /// Closes a question without an answer.
-    fn close(&mut self, asker: Asker) {
-        let Some((id, kind)) = self.asked.place(asker).cloned() else { return };
-        if let Some(entry) = self.entries.get_mut(&id) {
-            entry.close(kind, asker, &mut self.asked);
-        }
+    fn close(&mut self, context: &mut Context<'_>, asker: Asker) -> Option<OpenQuestion> {
+        let (id, kind) = self.asked.place(asker).cloned()?;
+        self.settle_before_use(context, &id);
+        let entry = self.entries.get_mut(&id);
+        let closed = entry.and_then(|entry| entry.close(kind, asker, &mut self.asked));
         self.forget_if_empty(&id);
+        closed
     }
 }

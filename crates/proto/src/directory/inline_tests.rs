@@ -6,14 +6,15 @@ use alloc::{format, string::ToString, vec, vec::Vec};
 use proptest::prelude::*;
 
 use super::{
-    tests::{Owner, delete, locate, watch},
+    tests::{Owner, delete, locate, located, no_source, watch},
     *,
 };
 use crate::{
+    error::Error,
     id::{Instance, NodeId, ObjectId},
     inline::Inline,
     limits::{ORPHAN_GRACE_NS, SHARE_OF_ONE, STRAY_NS},
-    message::{Announce, Message, Progress, Source},
+    message::{Announce, Located, Message, Progress, Source},
     meta::Meta,
     question::Answer,
 };
@@ -69,14 +70,16 @@ fn reannounce_if_held(id: &ObjectId, by: u64, maker: u64) -> (NodeId, Message) {
 }
 
 fn waiting(id: &ObjectId, requester: u64) -> (NodeId, Message) {
-    (NodeId(requester), Message::LocatePending { id: id.clone() })
+    no_source(requester, id)
 }
 
 /// The receiver and the bytes of a single message.
 fn brought(outbox: &Outbox) -> (u64, Inline) {
     let [(to, message)] = &outbox[..] else { panic!("{outbox:?}") };
+    if let Some(Located { source: Source::Inline(bytes), .. }) = located(message) {
+        return (to.0, bytes.clone());
+    }
     match message {
-        Message::Located { source: Source::Inline(bytes), .. } => (to.0, bytes.clone()),
         Message::Answer { answer: Answer::Found(found), .. } => {
             (to.0, found.inline.clone().unwrap())
         }
@@ -192,8 +195,10 @@ fn an_object_without_its_bytes_is_lost_with_its_last_holder() {
     owner.receives(2, locate(&other));
     owner.loses(3);
     let outbox = owner.waits(ORPHAN_GRACE_NS);
-    let [(NodeId(2), Message::Gone { id, .. })] = &outbox[..] else { panic!("{outbox:?}") };
-    assert_eq!(*id, other);
+    let [(NodeId(2), Message::Answer { answer: Answer::Gone(error), .. })] = &outbox[..] else {
+        panic!("{outbox:?}")
+    };
+    assert!(matches!(error, Error::ObjectLost { id, .. } if *id == other));
     assert_eq!(brought(&owner.receives(2, locate(&kept))), (2, bytes(3)));
 }
 

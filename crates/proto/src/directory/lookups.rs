@@ -17,7 +17,7 @@ use crate::{
     members::Members,
     message::{Holding, Message},
     mutants::{self, Mutant},
-    question::Answer,
+    question::{Answer, Locate, Located},
     reduce::cost::Link,
     time::Instant,
 };
@@ -38,23 +38,41 @@ impl OpenQuestion {
 }
 
 impl Directory {
-    /// Finds a source for a node, at once or after it has yielded to others.
-    pub(super) fn assign_source(
+    /// Answers a request for a source. `before` is the same question, if it was open.
+    pub(super) fn locate(
         &mut self,
         context: &mut Context<'_>,
-        requester: NodeId,
+        asker: Asker,
+        locate: &Locate,
+        before: Option<OpenQuestion>,
+    ) {
+        let Locate { id, avoid, not_here, receives, seen } = locate;
+        self.speeds.rate_reported(context.now, asker.0, *receives);
+        if let Some((holder, instance)) = not_here
+            && self.is_refusal_news(id, asker.0, *holder)
+        {
+            self.verify_copy(context, *holder, id, *instance);
+        }
+        let (avoid, since, seen) = (avoid.clone(), context.now, *seen);
+        // A node that repeats its request has already yielded, or has begun to.
+        let until = before.and_then(|before| before.until);
+        let question = OpenQuestion { avoid, since, seen, until, ..OpenQuestion::default() };
+        self.assign_source(context, asker, question, id);
+    }
+
+    /// Finds a source for a node, at once or after it has yielded to others.
+    fn assign_source(
+        &mut self,
+        context: &mut Context<'_>,
+        asker: Asker,
         mut question: OpenQuestion,
         id: &ObjectId,
     ) {
-        let (now, members) = (context.now, context.members);
+        let (now, members, requester) = (context.now, context.members, asker.0);
         if let Some(error) = self.end_for(context, id, question.seen) {
-            context.outbox.push((requester, Message::Gone { id: id.clone(), error }));
-            return;
+            return context.outbox.push(answer(asker, Answer::Gone(error)));
         }
         let entry = self.entries.open(id);
-        // A node that repeats its request has already yielded, or has begun to.
-        let before = entry.take_source_request(requester);
-        question.until = question.until.or(before.and_then(|before| before.until));
         let yields = self.speeds.received_slowness(now, requester) > 1
             && question.avoid.is_empty()
             && question.until.is_none();
@@ -73,10 +91,8 @@ impl Directory {
         {
             let (id, instance, meta) = (id.clone(), live.instance, live.meta.clone());
             let lifetime = live.terms.as_ref().map(|terms| terms.to_lifetime(now));
-            context.outbox.push((
-                requester,
-                Message::Located { id: id.clone(), instance, meta, source, lifetime },
-            ));
+            let located = Located { id: id.clone(), instance, meta, source, lifetime };
+            context.outbox.push(answer(asker, Answer::Located(Box::new(located))));
             // The requester is now a holder.
             return entry.notify_locators(&id, &mut self.asked, context.outbox);
         }
@@ -85,20 +101,18 @@ impl Directory {
         if let Some(live) = &mut entry.live {
             live.tree.detach(requester);
         }
-        entry.await_source(requester, question);
-        context.outbox.push((requester, Message::LocatePending { id: id.clone() }));
+        entry.ask(id, Kind::Source, asker, question, &mut self.asked);
+        context.outbox.push(answer(asker, Answer::NoSource));
         entry.seek_bytes(id, context.outbox);
         self.check_orphan(now, id, members);
     }
 
-    pub(super) fn unlocate(&mut self, from: NodeId, id: &ObjectId) {
-        if let Some(entry) = self.entries.get_mut(id) {
-            entry.take_source_request(from);
-            if let Some(live) = &mut entry.live
-                && live.tree.get(from).is_some_and(|it| !it.complete && !it.pinned)
-            {
-                live.remove_holder(from);
-            }
+    /// A node receives nothing of an object.
+    pub(super) fn declined(&mut self, from: NodeId, id: &ObjectId) {
+        if let Some(live) = self.entries.get_mut(id).and_then(|entry| entry.live.as_mut())
+            && live.tree.get(from).is_some_and(|it| !it.complete && !it.pinned)
+        {
+            live.remove_holder(from);
         }
         self.forget_if_empty(id);
     }
@@ -178,18 +192,19 @@ impl Directory {
             }
         }
         let due = entry.open(Kind::Source).filter(|(_, question)| question.is_due(now));
-        let mut due: Vec<(NodeId, Instant)> =
-            due.map(|((node, _), question)| (node, question.since)).collect();
+        let mut due: Vec<(Asker, Instant)> =
+            due.map(|(asker, question)| (asker, question.since)).collect();
         // Serve group by group, the group of the maker first. Then no receiver soon needs a
         // redirect to a nearer source.
         let maker = entry.maker();
-        due.sort_by_key(|(node, since)| {
+        due.sort_by_key(|((node, _), since)| {
             (maker.map(|maker| (members.distance(maker, *node), members.place(*node))), *since)
         });
-        for (node, _) in due {
+        for (asker, _) in due {
             let entry = self.entries.get_mut(id);
-            if let Some(question) = entry.and_then(|entry| entry.take_source_request(node)) {
-                self.assign_source(context, node, question, id);
+            let closed = entry.and_then(|it| it.close(Kind::Source, asker, &mut self.asked));
+            if let Some(question) = closed {
+                self.assign_source(context, asker, question, id);
             }
         }
         // A client that still waits has already seen all earlier versions, so only this name can be

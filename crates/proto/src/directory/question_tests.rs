@@ -1,6 +1,6 @@
 //! Open questions at an owner: what they leave behind, and what an event looks at.
 
-use alloc::{format, vec, vec::Vec};
+use alloc::{boxed::Box, format, vec, vec::Vec};
 
 use super::{
     questions::Kind,
@@ -11,7 +11,7 @@ use crate::{
     id::{NodeId, ObjectId, QuestionId},
     limits::STRAY_NS,
     message::{Message, Progress},
-    question::{Answer, Question},
+    question::{Answer, LocateRange, Question},
 };
 
 fn latest(number: u64, after: Option<u64>) -> Message {
@@ -97,12 +97,11 @@ fn the_questions_of_a_departed_node_are_closed() {
     owner.loses(4);
     assert!(owner.directory.asked.len() < before);
     let is_of = |node: NodeId| {
-        let kinds = [Kind::Source, Kind::Watch, Kind::Locations, Kind::Delete, Kind::Latest];
         let entries = owner.directory.entries.iter().map(|(_, entry)| entry);
         let count = |entry: &super::entry::Entry| {
             let of_kind =
                 |kind: &Kind| entry.open(*kind).filter(|((asker, _), _)| *asker == node).count();
-            kinds.iter().map(of_kind).sum::<usize>()
+            Kind::ALL.iter().map(of_kind).sum::<usize>()
         };
         entries.map(count).sum::<usize>()
     };
@@ -166,7 +165,12 @@ fn the_index_of_versions_follows_the_names() {
 fn each_question_about_an_object_names_it() {
     let (id, name) = (minted(), "policy/1".parse().unwrap());
     let prefix = "policy/".parse().unwrap();
+    let Message::Ask { question: locate, .. } = locate(&id) else { unreachable!() };
+    let (avoid, not_here) = (vec![], None);
+    let range = LocateRange { id: id.clone(), instance: instance(2, 1), bytes: 1, avoid, not_here };
     let all = [
+        locate,
+        Question::LocateRange(Box::new(range)),
         Question::Watch { id: id.clone(), seen: false },
         Question::Locations { id: id.clone(), known: None },
         Question::Delete { id, pruned: false },

@@ -2,9 +2,8 @@
 //! number.
 //!
 //! [`OpenQuestions`] finds a question by its node and number. Therefore neither an answer, a
-//! cancellation nor the departure of a node looks at other questions. Requests for a source have no
-//! number yet: an entry has at most one of each node. Does not know when a question gets its
-//! answer.
+//! cancellation nor the departure of a node looks at other questions. Does not know when a question
+//! gets its answer.
 
 use alloc::{
     boxed::Box,
@@ -20,9 +19,6 @@ use crate::{
 
 /// A question's node and number.
 pub(super) type Asker = (NodeId, QuestionId);
-
-/// The number of a node's request for a source.
-pub(super) const SOURCE: QuestionId = QuestionId(0);
 
 /// What an open question is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -72,6 +68,11 @@ pub(super) struct OpenQuestions {
     places: BTreeMap<Asker, (ObjectId, Kind)>,
     /// The number of questions for a newer name of each node.
     latest: BTreeMap<NodeId, usize>,
+}
+
+impl Kind {
+    pub(super) const ALL: [Self; 5] =
+        [Self::Source, Self::Watch, Self::Locations, Self::Delete, Self::Latest];
 }
 
 impl OpenQuestions {

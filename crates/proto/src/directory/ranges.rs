@@ -4,28 +4,28 @@
 
 use super::{
     context::Context,
+    entry::answer,
     live::{Live, SourceRequest},
+    questions::Asker,
     speeds::Speeds,
     state::Directory,
 };
 use crate::{
     broadcast::{Candidate, choose_source},
     id::NodeId,
-    message::Message,
+    question::{Answer, LocateRange},
 };
 
 impl Directory {
-    /// Replies to a request for a source of a range, at once. Without one, the requester watches the object
-    /// again.
+    /// Replies to a request for a source of a range, at once. Without one, the requester watches
+    /// the object again.
     pub(super) fn locate_range(
         &mut self,
         context: &mut Context<'_>,
-        from: NodeId,
-        message: &Message,
+        asker: Asker,
+        locate: &LocateRange,
     ) {
-        let Message::LocateRange { id, instance, bytes, avoid, not_here, request } = message else {
-            return;
-        };
+        let LocateRange { id, instance, bytes, avoid, not_here } = locate;
         if let Some((holder, ago_ns)) = not_here
             && self.was_announced_before(id, *holder, context.now.before(*ago_ns))
         {
@@ -33,9 +33,10 @@ impl Directory {
         }
         let live = self.entries.get_mut(id).and_then(|entry| entry.live.as_mut());
         let live = live.filter(|live| live.instance == *instance);
+        let speeds = &mut self.speeds;
         let source =
-            live.and_then(|live| live.range_source(context, from, *bytes, avoid, &mut self.speeds));
-        context.outbox.push((from, Message::RangeLocated { request: *request, source }));
+            live.and_then(|live| live.range_source(context, asker.0, *bytes, avoid, speeds));
+        context.outbox.push(answer(asker, Answer::RangeLocated(source)));
     }
 }
 

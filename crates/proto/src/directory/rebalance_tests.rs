@@ -4,7 +4,9 @@ use alloc::vec::Vec;
 
 use super::{
     speeds::Speeds,
-    tests::{Owner, SIZE, announced, fed_by, instance, locate, minted},
+    tests::{
+        Owner, SIZE, announced, fed_by, instance, locate, locate_with, located, minted, no_source,
+    },
     *,
 };
 use crate::{
@@ -39,18 +41,14 @@ fn joins(owner: &mut Owner, id: &ObjectId, receiver: u64) -> u64 {
 
 /// Requests a source, and reports a receive rate.
 fn requests(owner: &mut Owner, requester: u64, id: &ObjectId, receives: ReceiveRate) -> Outbox {
-    let (id, avoid, not_here) = (id.clone(), Vec::new(), None);
-    owner.receives(requester, Message::Locate { id, avoid, not_here, receives, seen: false })
+    owner.receives(requester, locate_with(id, |locate| locate.receives = receives))
 }
 
 fn sent_to(outbox: &Outbox, requester: u64) -> Option<u64> {
-    outbox.iter().find_map(|(to, message)| match message {
-        Message::Located { source: Source::Holder { node, .. }, .. }
-            if *to == NodeId(requester) =>
-        {
-            Some(node.0)
-        }
-        _ => None,
+    let mut sent = outbox.iter().filter(|(to, _)| *to == NodeId(requester));
+    sent.find_map(|(_, message)| match located(message)?.source {
+        Source::Holder { node, .. } => Some(node.0),
+        Source::Inline(_) => None,
     })
 }
 
@@ -332,17 +330,13 @@ fn a_node_that_reports_to_be_slow_yields() {
     let (mut owner, id) = chain(&[]);
     let outbox = requests(&mut owner, 2, &id, slow);
     assert_eq!(sent_to(&outbox, 2), None);
-    assert!(outbox.contains(&(NodeId(2), Message::LocatePending { id: id.clone() })));
+    assert!(outbox.contains(&no_source(2, &id)));
     assert_eq!((joins(&mut owner, &id, 4), joins(&mut owner, &id, 5)), (3, 4));
     assert_eq!(sent_to(&owner.waits(100 * MS), 2), Some(5), "at the end of the chain");
     // A requester whose source has failed has yielded already.
-    let again = Message::Locate {
-        id: id.clone(),
-        avoid: Vec::from([NodeId(5)]),
-        not_here: None,
-        receives: slow,
-        seen: false,
-    };
+    let again = locate_with(&id, |locate| {
+        (locate.avoid, locate.receives) = (Vec::from([NodeId(5)]), slow);
+    });
     assert!(sent_to(&owner.receives(2, again), 2).is_some());
 }
 
@@ -440,6 +434,6 @@ fn a_stalled_node_is_a_source_again_after_its_next_message() {
     assert_ne!(owner.source_of(5, &id), Some(2));
     owner.receives(2, locate(&id));
     owner.receives(2, announced(&id, instance(3, 1), false, Progress::Complete));
-    owner.receives(5, Message::CancelLocate { id: id.clone() });
+    owner.receives(5, Message::Decline { id: id.clone() });
     assert_eq!(owner.source_of(5, &id), Some(2), "complete and idle");
 }

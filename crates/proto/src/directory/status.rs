@@ -13,7 +13,7 @@ impl Directory {
     /// Whether a node waits for an object that does not exist yet.
     pub fn is_awaited(&self, id: &ObjectId, by: NodeId) -> bool {
         let Some(entry) = self.entries.get(id) else { return false };
-        entry.source_request(by).is_some() && !self.entries.is_void(entry, by)
+        entry.open_of(Kind::Source, by).next().is_some() && !self.entries.is_void(entry, by)
     }
 
     /// Why an object cannot come any more, if that is remembered.

@@ -20,6 +20,7 @@ use super::{
     entries::{EntryChange, News, OwnerChanges},
     entry::Reserved,
     live::Live,
+    questions::Kind,
     state::Directory,
 };
 use crate::{
@@ -148,7 +149,7 @@ impl Directory {
     fn forget_member(&mut self, context: &mut Context<'_>, id: &ObjectId, node: NodeId) {
         let (now, members) = (context.now, context.members);
         let Some(entry) = self.entries.get_mut(id) else { return };
-        entry.close_of(node, &mut self.asked);
+        Kind::ALL.iter().for_each(|kind| entry.close_of(*kind, node, &mut self.asked));
         if let Some(tombstone) = &mut entry.tombstone {
             tombstone.forget_holder(node);
             entry.answer_deletions(now, &mut self.asked, context.outbox);

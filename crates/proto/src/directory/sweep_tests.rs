@@ -1,17 +1,17 @@
 //! Membership changes in slices, with messages in between: the replies equal those after a change
 //! in one step.
 
-use alloc::{collections::BTreeSet, format, string::String, vec, vec::Vec};
+use alloc::{boxed::Box, collections::BTreeSet, format, string::String, vec, vec::Vec};
 
 use super::{
-    tests::{Owner, Walk, announced, ask, delete, fed_by, instance, locate},
+    tests::{Owner, Walk, announced, answered, ask, delete, fed_by, instance, locate, lookup},
     *,
 };
 use crate::{
-    id::{NodeId, ObjectId, RequestId},
+    id::{NodeId, ObjectId, QuestionId},
     members::Member,
     message::{Message, Progress},
-    question::Question,
+    question::{Answer, LocateRange, Question},
 };
 
 /// An owner with slices of one entry, which run only on demand.
@@ -64,12 +64,11 @@ fn a_range_comes_from_no_node_that_lost_its_copy() {
     owner.loses(2);
     owner.meets(member);
     assert!(owner.walk.upto.is_some(), "one of nine entries was updated");
-    let (id, instance, request) = (ids[8].clone(), instance(2, 9), RequestId(1));
+    let (id, instance) = (ids[8].clone(), instance(2, 9));
     let (bytes, avoid, not_here) = (1, Vec::new(), None);
-    let message = Message::LocateRange { id, instance, bytes, avoid, not_here, request };
-    let outbox = owner.receives(4, message);
-    let reply = (NodeId(4), Message::RangeLocated { request, source: None });
-    assert!(outbox.contains(&reply), "{outbox:?}");
+    let locate = LocateRange { id, instance, bytes, avoid, not_here };
+    let outbox = owner.receives(4, ask(1, Question::LocateRange(Box::new(locate))));
+    assert!(outbox.contains(&answered(4, 1, Answer::RangeLocated(None))), "{outbox:?}");
 }
 
 #[test]
@@ -207,7 +206,8 @@ fn slices_change_no_reply() {
                     let prefix = "n6/".parse().unwrap();
                     ask(step, Question::Latest { prefix, after: None })
                 }
-                _ => Message::CancelLocate { id },
+                _ if step % 2 == 0 => Message::Decline { id },
+                _ => Message::Cancel { number: QuestionId(lookup(&id)) },
             };
             for (owner, sent) in both.iter_mut().zip(&mut sent) {
                 let outbox = match (kind, is_member) {

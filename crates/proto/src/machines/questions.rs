@@ -10,7 +10,7 @@ use crate::{
     error::Error,
     id::{Instance, NodeId, ObjectId, QuestionId, ReduceId, RequestId},
     limits::OWNER_TIMEOUT_NS,
-    machines::{walk::Walk, world::World},
+    machines::{incoming::ArrivalId, walk::Walk, world::World},
     message::Message,
     question::{Answer, Question},
     time::Instant,
@@ -27,6 +27,8 @@ pub(crate) enum Asker {
     Reduce(ReduceId),
     /// A client wants a range of the object.
     Range(RequestId),
+    /// This arrival needs a source.
+    Arrival(ArrivalId),
     /// All parts of this result are here, but it is not known whether it is complete.
     Parts(Instance),
 }
@@ -86,6 +88,13 @@ impl Questions {
     #[cfg(test)]
     pub(crate) fn last(&self) -> Option<&QuestionId> {
         self.open.last_key()
+    }
+
+    /// The number of an open question about an object.
+    #[cfg(test)]
+    pub(crate) fn about(&self, id: &ObjectId) -> Option<QuestionId> {
+        let mut all = self.by_asker.iter();
+        all.find(|((_, subject), _)| subject.as_ref() == Some(id)).map(|(_, number)| *number)
     }
 
     /// The number of questions for a newer name.
@@ -226,6 +235,26 @@ impl Questions {
         }
     }
 
+    /// Sends a changed question to the other owner, since the answer of `owner` is useless.
+    pub(crate) fn ask_other(
+        &mut self,
+        asker: Asker,
+        owner: NodeId,
+        question: Question,
+        world: &mut World,
+    ) {
+        let Some(number) = self.by_asker.get(&(asker, question.subject())).copied() else { return };
+        let primary = self.open.update(&number, |open| {
+            open.question = question.clone();
+            open.primary
+        });
+        match primary {
+            Some(primary) if primary == owner => self.send_backup(number, world),
+            Some(primary) => world.send(primary, Message::Ask { number, question }),
+            None => {}
+        }
+    }
+
     /// Sends a question again later. The owner that answered has closed it.
     pub(crate) fn ask_later(&mut self, number: QuestionId, world: &World) {
         let at = world.now() + OWNER_TIMEOUT_NS;
@@ -241,11 +270,14 @@ impl Questions {
         world: &World,
     ) -> bool {
         let Some(open) = self.open.get(&number) else { return true };
-        let is_from_owner = match open.question.subject() {
+        let subject = open.question.subject();
+        let is_about_it =
+            !matches!(answer, Answer::Located(located) if subject.as_ref() != Some(&located.id));
+        let is_from_owner = match subject {
             Some(id) => id.minter() == Some(from) || world.members().owners(&id).contains(from),
             None => open.primary == from,
         };
-        is_from_owner && open.question.takes(answer)
+        is_from_owner && is_about_it && open.question.takes(answer)
     }
 
     /// Records an answer. Returns the asker and the question; None if the answer has no effect.

@@ -100,7 +100,7 @@ impl Default for Stage {
 impl Stage {
     /// Whether it concerns requests that wait for an owner to reply.
     const fn is_request(&self) -> bool {
-        matches!(self, Self::Pulls(_) | Self::Questions(_))
+        matches!(self, Self::Questions(_))
     }
 
     /// The next kind of state in the first walk.

@@ -101,15 +101,4 @@ impl Node {
             self.world.send(from, Message::Announce(stored));
         }
     }
-
-    /// An owner reported that an object can't appear.
-    pub(super) fn gone(&mut self, from: NodeId, id: &ObjectId, error: &Error) {
-        // The backup owner, which got the request because the primary was late, may not have the
-        // next put of the name yet.
-        let is_first = self.world.members().owners(id).primary == from;
-        let is_located = self.incoming.object(id).is_some_and(|it| !it.is_locating());
-        if is_first || !is_located {
-            self.pull_failed(id, error);
-        }
-    }
 }

@@ -16,15 +16,16 @@ use crate::{
     id::{Instance, NodeId, ObjectId, RequestId},
     inline::Inline,
     lifetime::Terms,
-    limits::OWNER_TIMEOUT_NS,
     machines::{
         copies::PendingCopy,
-        incoming::{Arrival, ArrivalId, Phase},
+        incoming::{Arrival, ArrivalId, Phase, RangePlace},
+        questions::Asker,
         requests::{RequestContext, RequestKind},
     },
-    message::{Message, Source},
+    message::{Located, Message, Source},
     meta::Meta,
     mutants::{self, Mutant},
+    question::{Locate, LocateRange, Question},
     request::Reply,
     table::{Copy, State},
 };
@@ -101,72 +102,33 @@ impl Node {
 
 /// The choice of a source.
 impl Node {
-    /// Requests a source from an owner.
+    /// Requests a source from the owners.
     pub(super) fn locate(&mut self, arrival: ArrivalId) {
-        let Some(it) = self.incoming.get(arrival) else { return };
-        if it.range().is_some() {
-            return self.locate_range(arrival);
-        }
-        let (id, copy, now) = (it.id.clone(), it.copy, self.world.now());
-        let owner = self.world.members().owners(&id).primary;
-        let until = (owner != self.world.me()).then(|| now + OWNER_TIMEOUT_NS);
-        let not_here = self.incoming.update(arrival, |it| it.locate(until, now)).flatten();
-        self.send_locate(owner, arrival, not_here.map(|(node, _)| node).zip(copy));
-        if let Some(backup) = self.world.standby(&id) {
-            self.locate_at(backup, arrival);
+        let Some(question) = self.source_question(arrival) else { return };
+        let asker = Asker::Arrival(arrival);
+        self.questions.ask(asker, question.clone(), &mut self.world);
+        let range = self.incoming.get(arrival).and_then(Arrival::range);
+        if let Some(silent) = range.and_then(|range| range.silent) {
+            self.questions.ask_other(asker, silent, question, &mut self.world);
         }
     }
 
-    /// Requests a source from the backup owner too, because the primary owner does not reply.
-    fn locate_at(&mut self, backup: NodeId, arrival: ArrivalId) {
-        self.incoming.update(arrival, Arrival::acknowledged);
-        self.send_locate(backup, arrival, None);
-    }
-
-    pub(super) fn send_locate(
-        &mut self,
-        owner: NodeId,
-        arrival: ArrivalId,
-        not_here: Option<(NodeId, Instance)>,
-    ) {
-        let Some(it) = self.incoming.get(arrival) else { return };
-        let (id, seen, avoid) = (it.id.clone(), it.was_located, self.incoming.avoided(arrival));
-        let receives = self.incoming.receives(self.world.now());
-        self.world.send(owner, Message::Locate { id, avoid, not_here, receives, seen });
-    }
-
-    /// Requests a source from the owner that reported the object of a range, or from the other one
-    /// if that is unresponsive.
-    fn locate_range(&mut self, arrival: ArrivalId) {
-        let Some(it) = self.incoming.get(arrival) else { return };
-        let Some((range, id)) = it.range().map(|range| (*range, it.id.clone())) else { return };
-        let Some((at, owner)) = range.at.zip(range.owner) else { return };
-        let owner = match self.world.is_unresponsive(owner) {
-            true => self.world.other_owner(&id, owner).unwrap_or(owner),
-            false => owner,
-        };
+    /// The request for a source.
+    pub(super) fn source_question(&mut self, arrival: ArrivalId) -> Option<Question> {
         let now = self.world.now();
-        let until = Some(now + OWNER_TIMEOUT_NS);
-        let not_here = self.incoming.update(arrival, |it| it.locate(until, now)).flatten();
+        let not_here = self.incoming.update(arrival, |it| it.locate(now))?;
+        let (avoid, receives) = (self.incoming.avoided(arrival), self.incoming.receives(now));
+        let it = self.incoming.get(arrival)?;
+        let (id, seen) = (it.id.clone(), it.was_located);
+        let Some(range) = it.range() else {
+            let not_here = not_here.map(|(node, _)| node).zip(it.copy);
+            let locate = Locate { id, avoid, not_here, receives, seen };
+            return Some(Question::Locate(Box::new(locate)));
+        };
+        let RangePlace { of: instance, size: bytes, .. } = range.at?;
         let not_here = not_here.map(|(node, at)| (node, now.since(at)));
-        let (instance, bytes, request) = (at.of, at.size, range.request);
-        let avoid = self.incoming.avoided(arrival);
-        let locate = Message::LocateRange { id, instance, bytes, avoid, not_here, request };
-        self.world.send(owner, locate);
-    }
-
-    /// An owner is unresponsive: the other one gets its requests for ranges.
-    pub(super) fn locate_ranges_elsewhere(&mut self, owner: NodeId) {
-        for arrival in self.incoming.ranges_at(owner) {
-            self.locate_range(arrival);
-        }
-    }
-
-    /// Requests a source from the backup owner too, if the primary owner is unresponsive.
-    pub(super) fn locate_at_backup(&mut self, id: &ObjectId, arrival: ArrivalId) {
-        if let Some(backup) = self.world.standby(id) {
-            self.locate_at(backup, arrival);
-        }
+        let locate = LocateRange { id, instance, bytes, avoid, not_here };
+        Some(Question::LocateRange(Box::new(locate)))
     }
 
     /// An arrival is due.
@@ -180,54 +142,20 @@ impl Node {
                     self.incoming.update(arrival, |it| it.phase = Phase::Watching);
                     self.watch_range(request, id);
                 }
-                (Phase::Locating { .. }, None) => {
-                    match self.world.members().owners(&it.id).backup {
-                        Some(backup) => self.locate_at(backup, arrival),
-                        None => drop(self.incoming.update(arrival, Arrival::acknowledged)),
-                    }
-                }
                 (_, None) => self.locate(arrival),
             }
         }
     }
 
-    /// An owner has registered the request for a source.
-    pub(super) fn pull_acknowledged(&mut self, from: NodeId, id: &ObjectId) {
-        let arrival = self.incoming.of_object(id);
-        if arrival.and_then(|it| self.incoming.update(it, Arrival::acknowledged)).is_none() {
-            // Both owners got the request, and the first reply ended its purpose.
-            self.world.send(from, Message::CancelLocate { id: id.clone() });
+    /// An owner has chosen a source.
+    pub(super) fn located(&mut self, arrival: ArrivalId, located: Located) {
+        let Located { id, instance, meta, source, lifetime } = located;
+        let terms = lifetime.map(|told| Terms::from_lifetime(&told, self.world.now()));
+        if let Source::Holder { .. } = source {
+            self.incoming.update(arrival, |it| it.was_located = true);
         }
-    }
-
-    pub(super) fn located(
-        &mut self,
-        from: NodeId,
-        id: ObjectId,
-        instance: Instance,
-        meta: Meta,
-        source: Source,
-        terms: Option<Box<Terms>>,
-    ) {
-        let is_locating = |it: &Arrival| it.is_locating();
-        let arrival = self.incoming.of_object(&id);
-        let Some(arrival) = arrival.filter(|it| self.incoming.get(*it).is_some_and(is_locating))
-        else {
-            // The pull ended another way, or both owners got the request and this reply is the
-            // second. The primary owner's reply holds. If this node followed both, whose views of
-            // the broadcast tree differ, copies could grow from each other in a cycle.
-            if let Source::Holder { node, .. } = source
-                && self.world.members().owners(&id).primary == from
-            {
-                self.redirected(&id, instance, node);
-            } else if let Some(copy) = self.copies.current(&id) {
-                self.announce(copy);
-            }
-            return self.announce_if_without_capacity(&id);
-        };
-        self.incoming.update(arrival, |it| it.was_located = true);
         match source {
-            Source::Inline(bytes) => self.located_inline(from, &id, instance, meta, bytes, terms),
+            Source::Inline(bytes) => self.located_inline(&id, instance, meta, bytes, terms),
             // The owner has no other holder than this node: try again later.
             Source::Holder { node, .. } if node == self.world.me() => self.pause(arrival),
             Source::Holder { node, reason } => {
@@ -235,6 +163,37 @@ impl Node {
                 self.world.note(note);
                 self.located_at(arrival, instance, meta, node, terms);
             }
+        }
+    }
+
+    /// An owner has chosen a source, but no request is open: the arrival has ended another way, or
+    /// both owners got the request and this answer is the second.
+    pub(super) fn located_late(&mut self, from: NodeId, located: Located) {
+        let Located { id, instance, source, .. } = located;
+        let (arrival, current) = (self.incoming.object(&id), self.copies.current(&id));
+        // A newer request is open.
+        let Source::Holder { node, .. } = source else { return };
+        if arrival.is_some_and(Arrival::is_locating) {
+            return;
+        }
+        if arrival.is_none() && current.is_none() {
+            return self.world.send(from, Message::Decline { id });
+        }
+        // The primary owner's answer holds. If this node followed both, whose views of the
+        // broadcast tree differ, copies could grow from each other in a cycle.
+        if self.world.members().owners(&id).primary == from {
+            self.redirected(&id, instance, node);
+        } else if let Some(copy) = current {
+            self.announce(copy);
+        }
+        self.announce_if_without_capacity(&id);
+    }
+
+    /// An owner reported that an object can't appear.
+    pub(super) fn source_gone(&mut self, arrival: ArrivalId, id: &ObjectId, error: Error) {
+        match self.incoming.get(arrival).and_then(Arrival::range).map(|range| range.request) {
+            Some(request) => self.reply_range(request, Err(error)),
+            None => self.pull_failed(id, &error),
         }
     }
 
@@ -247,7 +206,6 @@ impl Node {
     /// trip.
     fn located_inline(
         &mut self,
-        from: NodeId,
         id: &ObjectId,
         instance: Instance,
         meta: Meta,
@@ -256,9 +214,7 @@ impl Node {
     ) {
         // A part of an older, larger object with the same name.
         self.withdraw_partial(id);
-        // The primary owner keeps no request that would have to be canceled.
-        let is_kept = self.world.members().owners(id).primary != from;
-        self.end_pull_at(id, is_kept);
+        self.end_pull(id);
         self.end_following(id);
         self.replica_received_inline(id, instance, &meta, &bytes, terms);
         for request in self.readers.take_waiting(id) {
@@ -345,23 +301,23 @@ impl Node {
     /// Ends a pull, for example since the object was created on this node, and serves the receivers
     /// that it kept waiting.
     pub(super) fn end_pull(&mut self, id: &ObjectId) {
-        self.end_pull_at(id, true);
-    }
-
-    /// The same, where `is_kept` means that owners keep a request for a source.
-    fn end_pull_at(&mut self, id: &ObjectId, is_kept: bool) {
         let Some(arrival) = self.incoming.of_object(id) else { return };
         self.stop_fetches(arrival);
+        self.questions.close_of(Asker::Arrival(arrival), &mut self.world);
         let Some(ended) = self.incoming.end(arrival) else { return };
         debug_assert!(ended.is_whole(), "the copy of parts is doomed first");
         match (ended.phase, ended.copy) {
-            (Phase::Locating { .. } | Phase::Backoff { .. }, _) if is_kept => {
-                self.world.send_owners(id, &Message::CancelLocate { id: id.clone() });
-            }
+            // The owners list this node as a receiver.
+            (Phase::Locating | Phase::Backoff { .. }, _) if ended.was_located => self.decline(id),
             (Phase::Admitting { .. }, Some(instance)) => self.copies.cancel(instance),
             _ => {}
         }
         self.serve_parked(id);
+    }
+
+    /// Reports to the owners that this node receives nothing of an object.
+    fn decline(&mut self, id: &ObjectId) {
+        self.world.send_owners(id, &Message::Decline { id: id.clone() });
     }
 
     /// Fails a pull: waiting clients get the error, and received blocks are dropped.
@@ -411,7 +367,7 @@ impl Node {
         if let Some(instance) = part {
             self.withdraw(id, instance);
         } else if awaits_room {
-            self.world.send_owners(id, &Message::CancelLocate { id: id.clone() });
+            self.decline(id);
         }
         self.end_pull(id);
     }

@@ -98,7 +98,6 @@ impl Node {
             // Lookups that it has registered elsewhere go to the backup owners too.
             self.world.probe_by_all(node);
         }
-        self.locate_ranges_elsewhere(node);
         self.walk.note_unresponsive(&self.world, self.directory.last_change());
     }
 

@@ -60,15 +60,9 @@ impl Node {
             | Message::ReserveAtBackup { ref id, instance } => {
                 self.claim_at_backup(from, &id.clone(), instance, message);
             }
-            Message::LocatePending { id } => self.pull_acknowledged(from, &id),
-            Message::Located { id, instance, meta, source, lifetime } => {
-                let terms = lifetime.map(|told| Terms::from_lifetime(&told, self.world.now()));
-                self.located(from, id, instance, meta, source, terms);
-            }
             Message::Redirect { id, instance, source } => {
                 self.redirected(&id, instance, source);
             }
-            Message::Gone { id, error } => self.gone(from, &id, &error),
             Message::Drop { id, instance, error } => {
                 self.drop_copy(from, &id, instance, error);
             }
@@ -80,7 +74,6 @@ impl Node {
                 self.world.act(Action::Inspect { to: from, number, inspection });
             }
             Message::Answer { number, answer } => self.answered(from, number, answer),
-            Message::RangeLocated { request, source } => self.range_located(request, source),
             Message::MarkSlow { times, bytes_per_second } => {
                 self.incoming.found_slow(times, bytes_per_second, self.world.now());
             }

@@ -48,11 +48,7 @@ impl Node {
     fn is_current(&self, from: NodeId, message: &Message) -> bool {
         let owns = |id: &ObjectId| self.is_owner(from, id);
         match message {
-            Message::LocatePending { id }
-            | Message::Located { id, .. }
-            | Message::Redirect { id, .. }
-            | Message::Gone { id, .. }
-            | Message::DropPartial { id, .. } => owns(id),
+            Message::Redirect { id, .. } | Message::DropPartial { id, .. } => owns(id),
             // A former owner waits for this reply. If there is no such copy, the reply does no
             // harm.
             Message::Drop { id, instance, error } => {
@@ -67,10 +63,8 @@ impl Node {
                     _ => true,
                 }
             }
-            Message::RangeLocated { request, .. } => {
-                let arrival = self.incoming.of_request(*request);
-                arrival.and_then(|it| self.incoming.get(it)).is_none_or(|it| owns(&it.id))
-            }
+            // Even a late one has an effect.
+            Message::Answer { answer: Answer::Located(located), .. } if !owns(&located.id) => false,
             Message::Answer { number, answer } => {
                 self.questions.accepts(from, *number, answer, &self.world)
             }

@@ -163,6 +163,9 @@ impl Node {
     pub(super) fn answered(&mut self, from: NodeId, number: QuestionId, answer: Answer) {
         let Self { questions, world, .. } = self;
         let Some((asker, question)) = questions.answered(from, number, &answer, world) else {
+            if let Answer::Located(located) = answer {
+                self.located_late(from, *located);
+            }
             return;
         };
         match (asker, &answer) {
@@ -193,8 +196,16 @@ impl Node {
             (Asker::Range(request), Answer::Gone(error)) => {
                 self.range_gone(is_first, request, error);
             }
+            (Asker::Arrival(arrival), Answer::Located(located)) => self.located(arrival, *located),
+            (Asker::Arrival(arrival), Answer::RangeLocated(source)) => {
+                self.range_located(arrival, source);
+            }
+            (Asker::Arrival(arrival), Answer::Gone(error)) => {
+                self.source_gone(arrival, &id, error);
+            }
             (Asker::Parts(_), Answer::Found(found)) => self.parts_found(&found),
-            (Asker::Parts(_), Answer::Gone(error)) => self.gone(from, &id, &error),
+            // Another owner may not have the next put of the name yet.
+            (Asker::Parts(_), Answer::Gone(error)) if is_first => self.pull_failed(&id, &error),
             _ => {}
         }
     }
@@ -237,6 +248,7 @@ impl Node {
             (_, Answer::List { rows, next }) => Ok(Reply::List { rows, next }),
             (_, Answer::Report(report)) => Ok(Reply::Inspected { report }),
             (_, Answer::Gone(error)) => Err(error),
+            (_, Answer::NoSource | Answer::Located(_) | Answer::RangeLocated(_)) => return,
             (_, Answer::Found(_)) => return,
         };
         self.questions.close_of(Asker::Request(request), &mut self.world);
@@ -313,6 +325,7 @@ impl Node {
             }
             Question::Inspect(_) => (format!("the report of node {member}"), "it has not replied"),
             Question::Watch { id, .. } => (format!("object {id}"), SILENT),
+            Question::Locate(_) | Question::LocateRange(_) => ("a source".into(), SILENT),
         };
         let is_silent = question.is_kept() && !self.questions.are_answered(asker);
         (what, if is_silent { SILENT } else { kept }.to_string())

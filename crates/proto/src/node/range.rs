@@ -14,7 +14,7 @@ use crate::{
     inline::Inline,
     machines::{
         copies::PendingCopy,
-        incoming::{Arrival, ArrivalId, Phase, RangePlace, RangeRead},
+        incoming::{ArrivalId, Phase, RangePlace, RangeRead},
         questions::Asker,
         requests::{RequestContext, RequestKind},
     },
@@ -56,8 +56,9 @@ impl Node {
         found: &Found,
     ) {
         let Some(arrival) = self.incoming.of_request(request) else { return };
-        let range = self.incoming.update(arrival, |it| it.reported(from)).flatten();
-        if let Some(range) = range {
+        let primary = self.world.members().owners(id).primary;
+        let silent = Some(primary).filter(|primary| *primary != from);
+        if let Some(range) = self.incoming.update(arrival, |it| it.reported(silent)).flatten() {
             self.range_is_at(arrival, range, id, found);
         }
     }
@@ -115,11 +116,7 @@ impl Node {
         self.want(own, PendingCopy { id, meta, inline, state, terms: None });
     }
 
-    pub(super) fn range_located(&mut self, request: RequestId, source: Option<NodeId>) {
-        let Some(arrival) = self.incoming.of_request(request) else { return };
-        if !self.incoming.get(arrival).is_some_and(Arrival::is_locating) {
-            return;
-        }
+    pub(super) fn range_located(&mut self, arrival: ArrivalId, source: Option<NodeId>) {
         let (me, members) = (self.world.me(), self.world.members());
         match source.filter(|source| *source != me && members.contains(*source)) {
             Some(source) => self.fetch(arrival, source),
@@ -169,6 +166,7 @@ impl Node {
         self.drop_range_copy(arrival);
         self.incoming.end(arrival);
         self.questions.close_of(Asker::Range(request), &mut self.world);
+        self.questions.close_of(Asker::Arrival(arrival), &mut self.world);
     }
 
     fn drop_range_copy(&mut self, arrival: ArrivalId) {
@@ -190,8 +188,8 @@ impl Node {
         if let Some(full) = self.range_shortfall(request) {
             return full.to_string();
         }
-        let arrival = self.incoming.of_request(request).and_then(|it| self.incoming.get(it));
-        arrival.and_then(|it| it.state(self.world.members())).unwrap_or_else(|| {
+        let arrival = self.incoming.of_request(request);
+        arrival.and_then(|it| self.arrival_state(it)).unwrap_or_else(|| {
             match self.questions.are_answered(Asker::Range(request)) {
                 true => NOT_PUT.to_string(),
                 false => "its owner has not replied yet".to_string(),

@@ -15,7 +15,10 @@ use crate::{
     error::Error,
     event::{Action, FetchOrder, LogEvent, RangeSource},
     id::{ClientId, FetchId, Instance, NodeId, ObjectId},
-    machines::incoming::{Arrival, ArrivalId, DigestMismatch, Phase, Purpose},
+    machines::{
+        incoming::{Arrival, ArrivalId, DigestMismatch, Phase, Purpose},
+        questions::Asker,
+    },
     message::Message,
     mutants::{self, Mutant},
     rate::StallReport,
@@ -237,9 +240,9 @@ impl Node {
         if mismatch != Some(DigestMismatch::One) {
             return self.pull_is_corrupt(arrival, id);
         }
-        let owners = self.world.members().owners(id);
-        let owner = owners.iter().find(|owner| *owner != source).unwrap_or(source);
-        self.send_locate(owner, arrival, None);
+        if let Some(question) = self.source_question(arrival) {
+            self.questions.ask_other(Asker::Arrival(arrival), source, question, &mut self.world);
+        }
     }
 
     /// The copies of all holders are corrupt.

@@ -9,7 +9,10 @@ use super::Node;
 use crate::{
     error::Error,
     id::{ClientId, Instance, NodeId, ObjectId, RequestId},
-    machines::incoming::Arrival,
+    machines::{
+        incoming::{Arrival, ArrivalId},
+        questions::Asker,
+    },
     members::Member,
     request::{Counts, ObjectRow, Reply, Status, StoreCounts, Waiting},
     swim::Suspicion,
@@ -75,6 +78,13 @@ impl Node {
         Some(Waiting { what, state, waited_ns: self.world.now().since(since) })
     }
 
+    /// How far an arrival is; `None` while only the existence of the object is not known.
+    pub(super) fn arrival_state(&self, arrival: ArrivalId) -> Option<String> {
+        let it = self.incoming.get(arrival)?;
+        let is_silent = !self.questions.are_answered(Asker::Arrival(arrival));
+        it.state(is_silent.then(|| self.world.members().owners(&it.id).primary))
+    }
+
     /// The instance of an object that is here, is arriving, or is being folded.
     fn coming(&self, id: &ObjectId) -> Option<Instance> {
         let awaited = self.incoming.object(id).and_then(Arrival::awaited);
@@ -112,8 +122,8 @@ impl Node {
                 },
             };
         }
-        let members = self.world.members();
-        if let Some(state) = self.incoming.object(id).and_then(|it| it.state(members)) {
+        let arrival = self.incoming.of_object(id);
+        if let Some(state) = arrival.and_then(|it| self.arrival_state(it)) {
             return state;
         }
         let first = self.incoming.range_of(id);

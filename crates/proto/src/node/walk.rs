@@ -9,7 +9,7 @@ use super::Node;
 use crate::{
     directory,
     id::{Instance, NodeId, ObjectId},
-    machines::{incoming::Arrival, membership_change::MembershipChange, walk::Stage},
+    machines::{membership_change::MembershipChange, walk::Stage},
     message::{Announce, Message},
     mutants::{self, Mutant},
 };
@@ -130,8 +130,8 @@ impl Node {
         })
     }
 
-    /// Repeats the request for a source, after the announcement of the part that is here: an owner
-    /// that gets a request for the rest must have that.
+    /// Announces the part of an object that is here. An owner that gets a question about the rest,
+    /// which is repeated after this, must have that.
     fn resend_pull(&mut self, id: &ObjectId, change: &MembershipChange) {
         if let Some(instance) = self.copies.current(id) {
             self.reannounce_copy(instance, change);
@@ -140,15 +140,6 @@ impl Node {
             self.pull_without_capacity(id).and_then(|instance| self.announcement(instance))
         {
             self.announce_to(&change.new_owners(id, &self.world), &announce);
-        }
-        let Some(arrival) = self.incoming.of_object(id) else { return };
-        if !self.incoming.get(arrival).is_some_and(Arrival::is_locating) {
-            return;
-        }
-        if change.new_owner(id, &self.world).is_some() {
-            self.locate(arrival);
-        } else {
-            self.locate_at_backup(id, arrival);
         }
     }
 

@@ -6,18 +6,18 @@ use std::collections::BTreeSet;
 use hoplite_proto::{
     broadcast::Reason,
     error::Error,
-    id::{Instance, Name, NodeId, ObjectId, QuestionId, ReduceId, RequestId},
+    id::{Instance, Name, NodeId, ObjectId, QuestionId, ReduceId},
     inline::Inline,
     inspection::Inspection,
     lifetime::Lease,
     limits::{BLOCK_BYTES, INLINE_BYTES_MAX},
     members::Member,
     message::{
-        Announce, FoldKey, FoldOrder, Found, Holding, Listed, Message, Progress, RateReport,
-        ReceiveRate, RingOrder, Source,
+        Announce, FoldKey, FoldOrder, Found, Holding, Listed, Located, Message, Progress,
+        RateReport, ReceiveRate, RingOrder, Source,
     },
     meta::{Digest, Dtype, Meta, Op},
-    question::{Answer, Question},
+    question::{Answer, Locate, LocateRange, Question},
     rate::Rate,
     request::Request,
     selection::Selection,
@@ -290,13 +290,9 @@ impl Choices<'_> {
                 let not_here = self.flag().then(|| (self.node(), instance));
                 let usual = self.flag().then(|| self.number());
                 let receives = ReceiveRate { slowness: self.number(), usual };
-                Message::Locate {
-                    id,
-                    avoid: self.many(Self::node),
-                    not_here,
-                    receives,
-                    seen: self.flag(),
-                }
+                let (avoid, seen) = (self.many(Self::node), self.flag());
+                let locate = Locate { id, avoid, not_here, receives, seen };
+                self.question(Question::Locate(Box::new(locate)))
             }
             11 => Message::RateReport(RateReport {
                 id,
@@ -308,7 +304,8 @@ impl Choices<'_> {
             }),
             12..=14 => {
                 let source = self.source(&meta);
-                Message::Located { id, instance, meta, source, lifetime: None }
+                let located = Located { id, instance, meta, source, lifetime: None };
+                self.answer(Answer::Located(Box::new(located)))
             }
             15 => Message::Redirect { id, instance, source: self.node() },
             16..=18 => {
@@ -374,9 +371,8 @@ impl Choices<'_> {
         match self.below(25) {
             0 => Message::Claimed { id, instance, taken_by: self.flag().then(|| self.node()) },
             1 => Message::Withdraw { id, instance },
-            2 => Message::CancelLocate { id },
-            3 => Message::LocatePending { id },
-            4 => Message::Gone { id, error },
+            2 | 3 => Message::Decline { id },
+            4 => self.answer(Answer::NoSource),
             5 => {
                 let seen = self.flag();
                 self.question(Question::Watch { id, seen })
@@ -399,17 +395,15 @@ impl Choices<'_> {
             18 => Message::JobObjects { job: self.name(), has_objects: self.flag() },
             19 => Message::JobEnded { job: self.name() },
             20 => Message::Survey(bytes(self.below(40))),
-            21 => Message::LocateRange {
-                id,
-                instance,
-                bytes: self.number(),
-                avoid: self.many(Self::node),
-                not_here: self.flag().then(|| (self.node(), self.number())),
-                request: RequestId(self.number()),
-            },
+            21 => {
+                let (bytes, avoid) = (self.number(), self.many(Self::node));
+                let not_here = self.flag().then(|| (self.node(), self.number()));
+                let locate = LocateRange { id, instance, bytes, avoid, not_here };
+                self.question(Question::LocateRange(Box::new(locate)))
+            }
             22 => {
-                let request = RequestId(1 + self.below(16));
-                Message::RangeLocated { request, source: self.flag().then(|| self.node()) }
+                let source = self.flag().then(|| self.node());
+                self.answer(Answer::RangeLocated(source))
             }
             23 => Message::ReserveAtBackup { id, instance },
             _ => Message::Tombstone { id, instances: vec![instance], error: None, pruned: false },

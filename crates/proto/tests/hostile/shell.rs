@@ -10,6 +10,7 @@ use hoplite_proto::{
     message::Message,
     meta::Meta,
     node::{Action, Config, Event, FetchOrder, Node},
+    question::Answer,
     reduce::cost::Link,
     request::Reply,
     time::Instant,
@@ -150,8 +151,8 @@ impl Shell {
                 let is_wrong = brought.flatten() == Some(&WRONG);
                 match message {
                     message if !message.is_valid() => {}
-                    Message::Located { id, .. } if is_wrong => {
-                        self.tell(Event::InlineCorrupt { id, source: HOSTILE });
+                    Message::Answer { answer: Answer::Located(located), .. } if is_wrong => {
+                        self.tell(Event::InlineCorrupt { id: located.id, source: HOSTILE });
                     }
                     message => self.tell(Event::Message { from: HOSTILE, message }),
                 }

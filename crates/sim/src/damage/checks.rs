@@ -3,8 +3,9 @@
 use hoplite_proto::{
     id::{Instance, NodeId, ObjectId},
     limits::CORRUPT_BLOCKS_MAX,
-    message::{Message, Source},
+    message::{Located, Message, Source},
     node::Event,
+    question::Answer,
     table::Residency,
     time::Instant,
 };
@@ -84,7 +85,8 @@ impl World {
     /// The event of a message that arrives: the bytes of a small object may not match its digest.
     pub(crate) fn event_of(&mut self, from: NodeId, to: NodeId, message: Message) -> Event {
         let now = self.now;
-        if let Message::Located { id, meta, source: Source::Inline(_), .. } = &message
+        if let Message::Answer { answer: Answer::Located(located), .. } = &message
+            && let Located { id, meta, source: Source::Inline(_), .. } = &**located
             && meta.digest.is_some()
             && self.damage.is_hit(now, |damage| damage.copies.get(&from).copied())
         {

@@ -5,6 +5,7 @@ use hoplite_proto::{
     id::NodeId,
     message::Message,
     node::{Action, Event},
+    question::Answer,
 };
 use hoplite_survey::FILLING_BYTES;
 
@@ -102,7 +103,7 @@ impl World {
 
     pub(crate) fn send(&mut self, from: NodeId, to: NodeId, message: Message) {
         if self.sabotage == Some(Mutation::LosesMessage)
-            && matches!(message, Message::Located { .. })
+            && matches!(message, Message::Answer { answer: Answer::Located(_), .. })
         {
             return;
         }

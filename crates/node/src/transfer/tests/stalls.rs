@@ -7,8 +7,9 @@ use hoplite_proto::{
     id::{Instance, NodeId, ObjectId},
     limits::BLOCK_BYTES,
     members::Member,
-    message::{Message, Source},
+    message::{Located, Message, Source},
     meta::{Dtype, Meta},
+    question::{Answer, Question},
     wire::{self, Fetch, FetchTarget, FrameKind, Header, Role},
 };
 use tokio::{
@@ -167,11 +168,14 @@ impl Liar {
         let id = ObjectId::Minted { node: instance.node, serial: instance.serial };
         let get = self.node.client().start_get(&id, Some(SOON));
         let of = id.clone();
-        self.receive(move |message| {
-            matches!(message, Message::Locate { id, .. } if id == of).then_some(())
+        let number = self.receive(move |message| match message {
+            Message::Ask { number, question: Question::Locate(it) } if it.id == of => Some(number),
+            _ => None,
         });
         let source = Source::Holder { node: self.id(), reason: Reason::OnlyHolder };
-        let located = Message::Located { id, instance, meta: meta(), source, lifetime: None };
+        let located = Located { id, instance, meta: meta(), source, lifetime: None };
+        let answer = Answer::Located(Box::new(located));
+        let located = Message::Answer { number, answer };
         let asked = self.runtime.block_on(async {
             self.says.send_body(FrameKind::Control, &located).await.unwrap();
             let mut channel = timeout(SOON, self.asked.recv()).await.unwrap().unwrap();
@@ -267,7 +271,9 @@ fn sender_of_few_bytes_is_dropped() {
         assert_eq!(next(&mut asked.channel).await, None, "the node aborts the transfer");
     });
     let avoided = liar.receive(|message| match message {
-        Message::Locate { avoid, .. } if !avoid.is_empty() => Some(avoid),
+        Message::Ask { question: Question::Locate(it), .. } if !it.avoid.is_empty() => {
+            Some(it.avoid)
+        }
         _ => None,
     });
     assert_eq!(avoided, [liar.id()]);

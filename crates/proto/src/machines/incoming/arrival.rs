@@ -15,7 +15,6 @@ use alloc::{collections::BTreeMap, format, string::String, vec::Vec};
 use super::parts::Parts;
 use crate::{
     id::{FetchId, Instance, NodeId, ObjectId, RequestId},
-    members::Members,
     mutants::{self, Mutant},
     rate::RateMeter,
     selection::Selection,
@@ -31,8 +30,8 @@ pub(crate) struct Arrival {
     pub(crate) phase: Phase,
     /// The copy that it fills, once its instance is known.
     pub(crate) copy: Option<Instance>,
-    /// Whether an owner has located the object. If so, a deletion ends the arrival; otherwise the
-    /// arrival waits for the next put of the name.
+    /// Whether an owner has located the object. If so, a deletion ends the arrival, and the owners
+    /// list this node as a receiver. Otherwise the arrival waits for the next put of the name.
     pub(crate) was_located: bool,
     /// The sources of the running transfers.
     pub(super) fetches: BTreeMap<FetchId, NodeId>,
@@ -68,8 +67,8 @@ pub(crate) enum Purpose {
 pub(crate) struct RangeRead {
     pub(crate) request: RequestId,
     pub(crate) selection: Selection,
-    /// The owner that reported the object last.
-    pub(crate) owner: Option<NodeId>,
+    /// The primary owner, if the backup owner reported the object in its place.
+    pub(crate) silent: Option<NodeId>,
     /// Where the range is, once the object is known to exist.
     pub(crate) at: Option<RangePlace>,
 }
@@ -86,11 +85,8 @@ pub(crate) struct RangePlace {
 pub(crate) enum Phase {
     /// An owner reports when a complete copy exists.
     Watching,
-    /// An owner chooses a source. It is late at `until`; `None` once it has acknowledged the
-    /// request.
-    Locating {
-        until: Option<Instant>,
-    },
+    /// An owner chooses a source.
+    Locating,
     /// The copy waits for capacity or memory. Then it is fetched from `source`, or a source is
     /// located.
     Admitting {
@@ -113,10 +109,9 @@ pub(crate) enum Phase {
 impl Deadline for Arrival {
     fn deadline(&self) -> Option<Instant> {
         match self.phase {
-            Phase::Locating { until } => until,
             Phase::Backoff { until } => Some(until),
             Phase::Receiving { ref meter, .. } => meter.as_ref().map(RateMeter::deadline),
-            Phase::Watching | Phase::Admitting { .. } => None,
+            Phase::Watching | Phase::Locating | Phase::Admitting { .. } => None,
         }
     }
 }
@@ -176,7 +171,7 @@ impl Arrival {
     }
 
     pub(crate) const fn is_locating(&self) -> bool {
-        matches!(self.phase, Phase::Locating { .. })
+        matches!(self.phase, Phase::Locating)
     }
 
     pub(crate) const fn is_receiving(&self) -> bool {
@@ -203,24 +198,20 @@ impl Arrival {
 
     /// Records that an owner gets a request for a source. Returns the last source that had no such
     /// copy, and when it was requested.
-    pub(crate) fn locate(
-        &mut self,
-        until: Option<Instant>,
-        now: Instant,
-    ) -> Option<(NodeId, Instant)> {
-        self.phase = Phase::Locating { until };
+    pub(crate) fn locate(&mut self, now: Instant) -> Option<(NodeId, Instant)> {
+        self.phase = Phase::Locating;
         self.requested_at = now;
         self.not_here.take()
     }
 
-    /// Records which owner reported the object of a range. Returns the range, if it waits for the
-    /// report.
-    pub(crate) fn reported(&mut self, owner: NodeId) -> Option<RangeRead> {
+    /// Records that an owner reported the object of a range, in place of `silent`. Returns the
+    /// range, if it waits for the report.
+    pub(crate) fn reported(&mut self, silent: Option<NodeId>) -> Option<RangeRead> {
         let Purpose::Range(range) = &mut self.purpose else { return None };
         if self.phase != Phase::Watching {
             return None;
         }
-        range.owner = Some(owner);
+        range.silent = silent;
         Some(*range)
     }
 
@@ -228,14 +219,6 @@ impl Arrival {
     pub(crate) fn set_place(&mut self, place: RangePlace) {
         if let Purpose::Range(range) = &mut self.purpose {
             range.at = Some(place);
-        }
-    }
-
-    /// Records that the primary owner has acknowledged the request, or that the backup owner gets
-    /// it too.
-    pub(crate) fn acknowledged(&mut self) {
-        if let Phase::Locating { until } = &mut self.phase {
-            *until = None;
         }
     }
 
@@ -310,17 +293,14 @@ impl Arrival {
     }
 
     /// Describes the progress in words; `None` while only the existence of the object is not known.
-    pub(crate) fn state(&self, members: &Members) -> Option<String> {
+    /// `silent` is the owner that has not answered the request for a source.
+    pub(crate) fn state(&self, silent: Option<NodeId>) -> Option<String> {
         let state = match (&self.phase, self.source()) {
             (Phase::Watching, _) if self.failures == 0 => return None,
-            (Phase::Locating { .. }, _) if self.range().is_some() => {
+            (Phase::Locating, _) if self.range().is_some() => {
                 "its owner has not chosen a source yet".into()
             }
-            (Phase::Locating { until: Some(_) }, _) => {
-                let owner = members.owners(&self.id).primary;
-                format!("its owner, node {owner}, has not replied yet")
-            }
-            (Phase::Locating { until: None }, _) => return None,
+            (Phase::Locating, _) => format!("its owner, node {}, has not replied yet", silent?),
             // The store reports how much capacity is missing; this text applies to any position in
             // the queue.
             (Phase::Admitting { .. }, _) => "it waits for capacity on this node".into(),

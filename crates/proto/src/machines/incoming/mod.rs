@@ -74,15 +74,14 @@ struct SlowNotice {
 impl Incoming {
     /// Begins to look for an object; the caller still has to send the request to its owner.
     pub(crate) fn begin_whole(&mut self, id: &ObjectId) -> ArrivalId {
-        let phase = Phase::Locating { until: None };
-        let arrival = self.begin(Arrival::new(id.clone(), Purpose::Whole, phase));
+        let arrival = self.begin(Arrival::new(id.clone(), Purpose::Whole, Phase::Locating));
         self.by_object.insert(id.clone(), arrival);
         arrival
     }
 
     /// Begins to wait for an object of which a client wants a range.
     pub(crate) fn begin_range(&mut self, request: RequestId, id: ObjectId, selection: Selection) {
-        let range = RangeRead { request, selection, owner: None, at: None };
+        let range = RangeRead { request, selection, silent: None, at: None };
         let arrival = self.begin(Arrival::new(id, Purpose::Range(range), Phase::Watching));
         self.by_request.insert(request, arrival);
     }
@@ -185,15 +184,6 @@ impl Incoming {
     pub(crate) fn next_object(&self, after: Option<&ObjectId>) -> Option<ObjectId> {
         let start = after.map_or(Bound::Unbounded, Bound::Excluded);
         self.by_object.range((start, Bound::Unbounded)).next().map(|(id, _)| id.clone())
-    }
-
-    /// The ranges for which this owner was requested to choose a source.
-    pub(crate) fn ranges_at(&self, owner: NodeId) -> Vec<ArrivalId> {
-        let is_there = |it: &Arrival| {
-            it.is_locating() && it.range().is_some_and(|range| range.owner == Some(owner))
-        };
-        let all = self.by_request.values().copied();
-        all.filter(|arrival| self.get(*arrival).is_some_and(is_there)).collect()
     }
 
     /// The numbers of ranges, and of results that grow in parts.

@@ -1,10 +1,7 @@
 //! Tests of arrivals: what becomes of their sources, and what is left of them.
 
 use super::{arrival::pause_ns, *};
-use crate::{
-    limits::OWNER_TIMEOUT_NS,
-    meta::{Meta, Op},
-};
+use crate::meta::{Meta, Op};
 
 const NOW: Instant = Instant(1_000_000_000);
 const REQUEST: RequestId = RequestId(7);
@@ -21,8 +18,6 @@ fn range() -> (Incoming, ArrivalId) {
     let mut incoming = Incoming::default();
     incoming.begin_range(REQUEST, id(), Selection::default());
     let range = incoming.of_request(REQUEST).expect("it has begun");
-    let reported = incoming.update(range, |it| it.reported(NodeId(2))).flatten();
-    assert_eq!(reported.and_then(|range| range.owner), Some(NodeId(2)));
     let of = Instance { node: NodeId(2), serial: 1 };
     incoming.update(range, |it| it.set_place(RangePlace { of, start: 100, size: 50 }));
     incoming.admit(range, COPY, None);
@@ -42,7 +37,7 @@ fn a_failed_source_is_avoided_and_retries_back_off() {
     for (mut incoming, arrival) in [whole(), range()] {
         let (mut now, mut located_at) = (NOW, None);
         for failures in 1..4 {
-            let not_here = incoming.update(arrival, |it| it.locate(None, now)).flatten();
+            let not_here = incoming.update(arrival, |it| it.locate(now)).flatten();
             let requested_then = located_at.replace(now);
             assert_eq!(not_here, requested_then.map(|then| (SOURCE, then)));
             assert_eq!(incoming.avoided(arrival).len(), usize::from(failures > 1));
@@ -73,16 +68,15 @@ fn members_that_send_corrupt_blocks_are_avoided_for_every_object() {
 }
 
 #[test]
-fn the_owner_that_reported_a_range_last_chooses_its_source() {
+fn the_last_report_of_a_range_shows_which_owner_is_silent() {
     let (mut incoming, range) = range();
-    for owner in [NodeId(3), NodeId(4)] {
-        incoming.update(range, |it| it.locate(Some(NOW + OWNER_TIMEOUT_NS), NOW));
-        let mut report = || incoming.update(range, |it| it.reported(owner)).flatten();
+    for silent in [Some(NodeId(3)), None] {
+        incoming.update(range, |it| it.locate(NOW));
+        let mut report = || incoming.update(range, |it| it.reported(silent)).flatten();
         assert_eq!(report(), None, "it does not wait for a report");
-        assert_eq!(incoming.due(NOW + OWNER_TIMEOUT_NS), [range], "the owner did not reply");
         incoming.update(range, |it| it.phase = Phase::Watching);
-        let reported = incoming.update(range, |it| it.reported(owner)).flatten();
-        assert_eq!(reported.and_then(|range| range.owner), Some(owner));
+        let reported = incoming.update(range, |it| it.reported(silent)).flatten();
+        assert_eq!(reported.map(|range| range.silent), Some(silent));
     }
 }
 

@@ -310,7 +310,8 @@ fn an_end_that_the_second_owner_remembers_does_not_stop_a_transfer() {
     let (_, instance) = cluster.create(1, Some(&name));
     let get = cluster.get(3, &id);
     let error = Error::ObjectDeleted { id: id.clone() };
-    let message = Message::Gone { id: id.clone(), error };
+    // The first owner's answer has closed the question.
+    let message = Message::Answer { number: QuestionId(1), answer: Answer::Gone(error) };
     cluster.tell(3, Event::Message { from: NodeId(2), message });
     assert!(!cluster.replies.contains_key(&get), "the first owner knows what lives");
     cluster.ask(1, Request::Seal { instance });

@@ -189,8 +189,10 @@ fn a_late_reply_of_an_owner_has_no_effect() {
     cluster.slow_down(1);
     let request = cluster.ask(2, get_range(&id));
     let begun = cluster.fetches.len();
+    // The question about a source came right after the first one, whether the object exists.
+    let number = QuestionId(cluster.question_of(2).0 + 1);
     for source in [Some(NodeId(1)), None] {
-        let message = Message::RangeLocated { request, source };
+        let message = Message::Answer { number, answer: Answer::RangeLocated(source) };
         cluster.tell(2, Event::Message { from: NodeId(3), message });
     }
     assert_eq!(cluster.fetches.len(), begun, "it arrives already");

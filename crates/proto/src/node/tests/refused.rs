@@ -1,13 +1,12 @@
 //! Messages that a node drops: malformed messages, and messages of a stale owner. Also limits on
 //! the messages that it handles.
 
-use alloc::boxed::Box;
-
 use super::*;
 use crate::{
     id::ReduceId,
     limits::{FOLDS_MAX, INLINE_BYTES_MAX, MEMBERS_MAX},
-    message::{Announce, Found, Progress, ReceiveRate, RingOrder},
+    message::{Announce, Found, Located, Progress, ReceiveRate, RingOrder},
+    question::Locate,
 };
 
 impl Cluster {
@@ -22,6 +21,13 @@ impl Cluster {
         let before = self.done.len();
         self.say(from, to, message);
         assert!(self.done[before..].contains(&words), "{words}: {:?}", &self.done[before..]);
+    }
+
+    /// An owner assigns a source.
+    fn say_located(&mut self, from: u64, to: u64, located: Located) {
+        let number = self.nodes[&NodeId(to)].questions.about(&located.id);
+        let (number, answer) = (number.expect("it asked"), Answer::Located(Box::new(located)));
+        self.say(from, to, Message::Answer { number, answer });
     }
 
     fn holders(&self, owner: u64, id: &ObjectId) -> Vec<u64> {
@@ -52,6 +58,12 @@ fn minted(node: u64, serial: u64) -> ObjectId {
 fn announce(id: &ObjectId, instance: Instance, meta: Meta, progress: Progress) -> Message {
     let (id, pinned, claim) = (id.clone(), true, false);
     Message::Announce(Announce { id, instance, meta, pinned, progress, claim, lifetime: None })
+}
+
+fn locate(id: &ObjectId, not_here: Option<(NodeId, Instance)>) -> Message {
+    let (id, avoid, receives, seen) = (id.clone(), Vec::new(), ReceiveRate::default(), false);
+    let locate = Locate { id, avoid, not_here, receives, seen };
+    Message::Ask { number: QuestionId(1 << 40), question: Question::Locate(Box::new(locate)) }
 }
 
 fn ones(size: u64) -> Inline {
@@ -92,7 +104,7 @@ fn one_instance_that_waits_for_room_under_two_names_comes_once() {
     for id in ids {
         let source = Source::Holder { node: NodeId(2), reason: Reason::OnlyHolder };
         let (instance, meta) = (instance(2, 7), Meta::bytes(LARGE));
-        cluster.say(2, 1, Message::Located { id, instance, meta, source, lifetime: None });
+        cluster.say_located(2, 1, Located { id, instance, meta, source, lifetime: None });
     }
     assert!(!gets.iter().any(|request| cluster.replies.contains_key(request)));
     let request = cluster.ask(1, Request::Delete { ids: held.to_vec() });
@@ -131,19 +143,15 @@ fn oversized_messages_and_foreign_instances_are_malformed() {
         Message::Down { node: NodeId(3), incarnation: 1, reason }
     };
     let source = Source::Inline(ones(size));
-    let (id, meta) = (mine.clone(), Meta::bytes(size));
+    let (id, meta, number) = (mine.clone(), Meta::bytes(size), QuestionId(1));
+    let located =
+        Located { id: id.clone(), instance: instance(1, 1), meta, source, lifetime: None };
     for message in [
         announce(&mine, instance(1, 1), Meta::bytes(size), long),
         announce(&mine, other, Meta::bytes(8), sound.clone()),
-        Message::Located { id: id.clone(), instance: instance(1, 1), meta, source, lifetime: None },
+        Message::Answer { number, answer: Answer::Located(Box::new(located)) },
         Message::Tombstone { id: id.clone(), instances: vec![other], error: None, pruned: false },
-        Message::Locate {
-            id,
-            avoid: vec![],
-            not_here: Some((NodeId(2), other)),
-            receives: ReceiveRate::default(),
-            seen: false,
-        },
+        locate(&id, Some((NodeId(2), other))),
         down(1000),
     ] {
         assert!(!message.is_valid(), "{message:?}");
@@ -192,19 +200,21 @@ fn only_an_owner_ends_an_object_or_assigns_a_source() {
         inline: Some(ones(8)),
         complete: true,
     };
-    let source = Source::Inline(ones(8));
+    let (id_of_it, source, lifetime) = (missing.clone(), Source::Inline(ones(8)), None);
+    let located = Located { id: id_of_it, instance: instance(4, 1), meta, source, lifetime };
+    let number = cluster.question_of(3);
+    let answered = |answer| Message::Answer { number, answer };
     for message in [
         Message::Drop { id: id.clone(), instance: copy, error: Some(deleted(&id)) },
         Message::DropPartial { id: id.clone(), instance: copy, error: deleted(&id) },
         Message::Redirect { id: id.clone(), instance: copy, source: NodeId(4) },
-        Message::Gone { id: missing.clone(), error },
-        Message::LocatePending { id: missing.clone() },
-        Message::Located {
-            id: missing.clone(),
-            instance: instance(4, 1),
-            meta,
-            source,
-            lifetime: None,
+        answered(Answer::Gone(error)),
+        answered(Answer::NoSource),
+        answered(Answer::Located(Box::new(located.clone()))),
+        // Even the answer to no question.
+        Message::Answer {
+            number: QuestionId(999),
+            answer: Answer::Located(Box::new(located.clone())),
         },
     ] {
         cluster.assert_refused(4, 3, message);
@@ -216,6 +226,10 @@ fn only_an_owner_ends_an_object_or_assigns_a_source() {
         cluster.assert_refused(4, 3, Message::Answer { number, answer });
     }
     cluster.assert_refused(1, 3, Message::Answer { number, answer: Answer::Deleted });
+    let other = Located { id: named(&cluster.owned_name(1, 2, "other")), ..located };
+    let number = cluster.nodes[&NodeId(3)].questions.about(&missing).unwrap();
+    let answer = Answer::Located(Box::new(other));
+    cluster.assert_refused(1, 3, Message::Answer { number, answer });
     assert!(!cluster.replies.contains_key(&wait));
     assert!(cluster.has(3, &id) && !cluster.replies.contains_key(&get));
 }
@@ -307,15 +321,8 @@ fn a_member_withdraws_no_copy_of_another() {
     let id = cluster.put_large(3, Some(&name));
     let copy = cluster.nodes[&NodeId(3)].table().current(&id).unwrap();
     cluster.say(4, 1, Message::Withdraw { id: id.clone(), instance: copy });
-    let locate = |not_here| Message::Locate {
-        id: id.clone(),
-        avoid: vec![],
-        not_here,
-        receives: ReceiveRate::default(),
-        seen: false,
-    };
-    cluster.say(4, 1, locate(None));
-    cluster.say(4, 1, locate(Some((NodeId(3), copy))));
+    cluster.say(4, 1, locate(&id, None));
+    cluster.say(4, 1, locate(&id, Some((NodeId(3), copy))));
     assert!(cluster.holders(1, &id).contains(&3));
     let request = cluster.get(2, &id);
     assert_eq!(got(cluster.reply(request)), copy);
@@ -363,7 +370,7 @@ fn a_part_with_the_instance_of_a_waiting_object_is_refused() {
     cluster.get(1, &waiting);
     let source = Source::Holder { node: NodeId(2), reason: Reason::OnlyHolder };
     let (id, meta) = (waiting.clone(), array(LARGE));
-    cluster.say(2, 1, Message::Located { id, instance: shared, meta, source, lifetime: None });
+    cluster.say_located(2, 1, Located { id, instance: shared, meta, source, lifetime: None });
     let contributors = [(1, input), (3, instance(3, 9)), (4, instance(4, 9))];
     let order = RingOrder {
         reduce: ReduceId { node: NodeId(2), serial: 1 },
@@ -396,7 +403,7 @@ fn a_put_that_waits_for_room_is_not_received_from_elsewhere() {
     let instance = instance(1, (1..100).find(is_it).expect("it waits"));
     let source = Source::Holder { node: NodeId(2), reason: Reason::OnlyHolder };
     let meta = array(LARGE);
-    cluster.say(2, 1, Message::Located { id, instance, meta, source, lifetime: None });
+    cluster.say_located(2, 1, Located { id, instance, meta, source, lifetime: None });
     cluster.ask(1, Request::Delete { ids: held.to_vec() });
     assert!(matches!(cluster.reply(put), Ok(Reply::Created { .. })));
 }

@@ -99,9 +99,9 @@ fn an_owner_that_responds_again_gets_all_requests_alone() {
     let second = cluster.ask(4, Request::Get { id });
     got(cluster.reply(second));
     let (_, waiting) = cluster.slow.take().expect("node 2 is slow");
-    let is_locate =
-        |event: &Event| matches!(event, Event::Message { message: Message::Locate { .. }, .. });
-    assert!(!waiting.iter().any(is_locate), "{waiting:?}");
+    let is_asked =
+        |event: &Event| matches!(event, Event::Message { message: Message::Ask { .. }, .. });
+    assert!(!waiting.iter().any(is_asked), "{waiting:?}");
 }
 
 /// Requests that claim a name.

@@ -203,12 +203,8 @@ fn an_event_sends_a_slice_of_what_waits_for_an_unresponsive_owner() {
     while node.world.deadline() == Some(now) || node.walk.deadline().is_some() {
         let mut actions = Vec::new();
         node.handle(now, Event::DeadlinePassed, &mut actions);
-        let is_repeated = |action: &&Action| match action {
-            Action::Send { message, .. } => {
-                matches!(message, Message::Locate { .. } | Message::Ask { .. })
-            }
-            _ => false,
-        };
+        let is_repeated =
+            |action: &&Action| matches!(action, Action::Send { message: Message::Ask { .. }, .. });
         let sent = actions.iter().filter(is_repeated).count();
         (longest, all) = (longest.max(sent), all + sent);
         now = node.walk.deadline().unwrap_or(now).max(now);
