@@ -49,7 +49,11 @@ impl Directory {
             }
             Message::Withdraw { id, instance } => self.withdraw(context, from, id, *instance),
             Message::RateReport(_) if mutants::is_active(Mutant::IgnoresRateReports) => {}
-            Message::RateReport(rate_reported) => self.rate_reported(context, from, rate_reported),
+            Message::RateReport(report) => {
+                self.rate_reported(context, from, report);
+                // It changes no holder.
+                return DirectoryOutcome::Yes;
+            }
             Message::Decline { id } => self.declined(from, id),
             Message::Ask { number, question } => {
                 return self.answer_question(context, (from, *number), question);

@@ -22,6 +22,8 @@ pub(crate) struct Worker {
     folds: BTreeMap<FoldKey, Fold>,
     /// While this node leaves: the members whose reduces may have a position here.
     undrained: Option<BTreeSet<NodeId>>,
+    /// Whether it leaves without waiting for them.
+    rejects_orders: bool,
 }
 
 /// A fold that runs here. Its inputs are pinned until it ends.
@@ -92,12 +94,13 @@ impl Worker {
 
     /// Rejects all orders from now on.
     pub(crate) fn reject_orders(&mut self) {
-        self.undrained = Some(BTreeSet::new());
+        self.rejects_orders = true;
     }
 
     /// Whether this node leaves, and no reduce of `coordinator` has a position here any more.
     pub(crate) fn rejects_orders_of(&self, coordinator: NodeId) -> bool {
-        self.undrained.as_ref().is_some_and(|undrained| !undrained.contains(&coordinator))
+        self.rejects_orders
+            || self.undrained.as_ref().is_some_and(|undrained| !undrained.contains(&coordinator))
     }
 
     /// The keys of the folds for which `is_it` is true.
