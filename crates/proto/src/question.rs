@@ -138,6 +138,15 @@ impl Question {
         )
     }
 
+    /// Removes what is no longer true when the question is sent again: the refusal of a source.
+    pub(crate) fn forget_refusal(&mut self) {
+        match self {
+            Self::Locate(locate) => locate.not_here = None,
+            Self::LocateRange(locate) => locate.not_here = None,
+            _ => {}
+        }
+    }
+
     /// Whether this is an answer to the question.
     pub(crate) const fn takes(&self, answer: &Answer) -> bool {
         match answer {

@@ -119,9 +119,13 @@ impl Directory {
         match question {
             Question::Locate(locate) => {
                 self.locate(context, asker, locate, before);
+                self.notify_locators(context, &locate.id);
                 return DirectoryOutcome::SourceRequested(locate.id.clone());
             }
-            Question::LocateRange(locate) => self.locate_range(context, asker, locate),
+            Question::LocateRange(locate) => {
+                self.locate_range(context, asker, locate);
+                self.notify_locators(context, &locate.id);
+            }
             Question::Watch { id, seen } => self.watch(context, asker, id, *seen),
             Question::Locations { id, known } => {
                 self.locations(context, asker, id, known.clone());

@@ -38,7 +38,8 @@ impl OpenQuestion {
 }
 
 impl Directory {
-    /// Answers a request for a source. `before` is the same question, if it was open.
+    /// Answers a request for a source, the only one of its node. `before` is the same question, if
+    /// it was open.
     pub(super) fn locate(
         &mut self,
         context: &mut Context<'_>,
@@ -47,6 +48,15 @@ impl Directory {
         before: Option<OpenQuestion>,
     ) {
         let Locate { id, avoid, not_here, receives, seen } = locate;
+        // A node that repeats its request has already yielded, or has begun to.
+        let mut until = before.and_then(|before| before.until);
+        if let Some(entry) = self.entries.get_mut(id) {
+            // An arrival needs one source.
+            let mut earlier = entry.open_of(Kind::Source, asker.0);
+            until = until.or_else(|| earlier.find_map(|(_, question)| question.until));
+            drop(earlier);
+            entry.close_of(Kind::Source, asker.0, &mut self.asked);
+        }
         self.speeds.rate_reported(context.now, asker.0, *receives);
         if let Some((holder, instance)) = not_here
             && self.is_refusal_news(id, asker.0, *holder)
@@ -54,8 +64,6 @@ impl Directory {
             self.verify_copy(context, *holder, id, *instance);
         }
         let (avoid, since, seen) = (avoid.clone(), context.now, *seen);
-        // A node that repeats its request has already yielded, or has begun to.
-        let until = before.and_then(|before| before.until);
         let question = OpenQuestion { avoid, since, seen, until, ..OpenQuestion::default() };
         self.assign_source(context, asker, question, id);
     }

@@ -4,13 +4,15 @@ use alloc::{boxed::Box, format, vec, vec::Vec};
 
 use super::{
     questions::Kind,
-    tests::{Owner, announced, answered, ask, delete, instance, locate, minted, watch},
+    tests::{
+        Owner, announced, answered, ask, delete, instance, locate, locate_with, minted, watch,
+    },
     *,
 };
 use crate::{
     id::{NodeId, ObjectId, QuestionId},
     limits::STRAY_NS,
-    message::{Message, Progress},
+    message::{Holding, Message, Progress},
     question::{Answer, LocateRange, Question},
 };
 
@@ -178,4 +180,59 @@ fn each_question_about_an_object_names_it() {
         Question::OlderVersions { name, retain: 1 },
     ];
     assert!(all.iter().all(|question| question.subject().is_some()));
+}
+
+/// Goal: a node takes one place at an entry, however many requests for a source it sends.
+#[test]
+fn a_new_request_for_a_source_replaces_the_earlier_one_of_the_node() {
+    let mut owner = Owner::new();
+    let id = minted();
+    let Message::Ask { question, .. } = locate(&id) else { unreachable!() };
+    for number in 1..=3 {
+        let outbox = owner.receives(3, ask(number, question.clone()));
+        assert!(outbox.contains(&answered(3, number, Answer::NoSource)), "{outbox:?}");
+    }
+    owner.receives(4, ask(1, question));
+    assert_eq!(owner.directory.asked.len(), 2, "one of each node");
+    let outbox = put(&mut owner, &id, 1);
+    let is_located = |(to, message): &&(NodeId, Message)| {
+        let is_it = |answer: &Answer| matches!(answer, Answer::Located(_));
+        let number = QuestionId(if *to == NodeId(3) { 3 } else { 1 });
+        matches!(message, Message::Answer { number: of, answer } if *of == number && is_it(answer))
+    };
+    assert_eq!(outbox.iter().filter(is_located).count(), 2, "{outbox:?}");
+    assert_no_questions(&owner);
+}
+
+/// Goal: a client that waits for a change of the holders gets that of a refused copy too.
+#[test]
+fn a_refused_copy_is_reported_to_those_that_watch_the_holders() {
+    let id = minted();
+    let of = instance(2, 1);
+    let not_here = Some((NodeId(2), of));
+    let range = LocateRange {
+        id: id.clone(),
+        instance: of,
+        bytes: 1,
+        avoid: vec![],
+        not_here: Some((NodeId(2), 0)),
+    };
+    let range = ask(7, Question::LocateRange(Box::new(range)));
+    let whole = locate_with(&id, |locate| locate.not_here = not_here);
+    for refusal in [range, whole] {
+        let mut owner = Owner::new();
+        owner.receives(2, announced(&id, of, true, Progress::Complete));
+        assert_eq!(owner.source_of(3, &id), Some(2));
+        let known = owner.directory.entries.get(&id).unwrap().live.as_ref().unwrap().holdings();
+        let locations = Question::Locations { id: id.clone(), known: Some(known) };
+        assert_eq!(owner.receives(4, ask(9, locations)), [answered(4, 9, Answer::Pending)]);
+        let outbox = owner.receives(3, refusal);
+        let is_news = |message: &(NodeId, Message)| {
+            let (to, Message::Answer { number, answer }) = message else { return false };
+            let is_of_it = (*to, *number) == (NodeId(4), QuestionId(9));
+            let is_without = |them: &[Holding]| them.iter().all(|it| it.node != NodeId(2));
+            is_of_it && matches!(answer, Answer::Locations(them) if is_without(them))
+        };
+        assert!(outbox.iter().any(is_news), "{outbox:?}");
+    }
 }

@@ -2,7 +2,8 @@
 //! closes it.
 //!
 //! The primary owner gets each question. The backup owner gets it too if the primary owner is
-//! unresponsive, does not answer in time, or has no object to watch yet. When the owners change,
+//! unresponsive, does not answer in time, or has no object to watch yet. For the source of a range
+//! that the backup owner reported, it is the other way round. When the owners change,
 //! the new ones get it, and the former ones a cancellation. Does not know what follows from an
 //! answer.
 
@@ -56,10 +57,10 @@ pub(crate) struct Questions {
 struct OpenQuestion {
     question: Question,
     asker: Asker,
-    /// The primary owner that has it, or the member.
-    primary: NodeId,
-    /// The backup owner, if it has the question too.
-    backup: Option<NodeId>,
+    /// The owner that got it first, the primary one as a rule, or the member.
+    first: NodeId,
+    /// The other owner, if it has the question too.
+    other: Option<NodeId>,
     is_answered: bool,
     next: Option<Next>,
 }
@@ -67,15 +68,15 @@ struct OpenQuestion {
 /// What happens to a question without another answer, and when.
 #[derive(Clone, Copy, Debug)]
 enum Next {
-    /// The backup owner gets it too.
-    Backup(Instant),
+    /// The other owner gets it too.
+    Other(Instant),
     /// The owners get it again.
     Again(Instant),
 }
 
 impl Deadline for OpenQuestion {
     fn deadline(&self) -> Option<Instant> {
-        self.next.map(|(Next::Backup(at) | Next::Again(at))| at)
+        self.next.map(|(Next::Other(at) | Next::Again(at))| at)
     }
 }
 
@@ -156,18 +157,30 @@ impl Questions {
 
     /// Sends a question to the owners of its subject, or sends it again.
     pub(crate) fn ask(&mut self, asker: Asker, question: Question, world: &mut World) {
+        self.ask_first(asker, None, question, world);
+    }
+
+    /// The same, to the owner `first` in place of the primary one.
+    pub(crate) fn ask_first(
+        &mut self,
+        asker: Asker,
+        first: Option<NodeId>,
+        question: Question,
+        world: &mut World,
+    ) {
         let Some(id) = question.subject() else { return };
         let key = (asker, Some(id));
         if let Some(number) = self.by_asker.get(&key) {
             return self.send(*number, world);
         }
         let (_, Some(id)) = key else { return };
-        let primary = world.members().owners(&id).primary;
+        let owners = world.members().owners(&id);
+        let first = first.filter(|first| owners.contains(*first)).unwrap_or(owners.primary);
         let is_deletion = matches!(question, Question::Delete { .. });
-        let number = self.insert(asker, question, primary, world);
+        let number = self.insert(asker, question, first, world);
         self.send(number, world);
         if is_deletion {
-            self.send_backup(number, world);
+            self.send_other(number, world);
         }
     }
 
@@ -187,15 +200,15 @@ impl Questions {
         &mut self,
         asker: Asker,
         question: Question,
-        primary: NodeId,
+        first: NodeId,
         world: &mut World,
     ) -> QuestionId {
         let number = QuestionId(world.next_serial());
         self.latest += usize::from(matches!(question, Question::Latest { .. }));
         // A deletion waits for the holders.
-        let (backup, is_answered, next) = (None, matches!(question, Question::Delete { .. }), None);
+        let (other, is_answered, next) = (None, matches!(question, Question::Delete { .. }), None);
         self.by_asker.insert((asker, question.subject()), number);
-        let open = OpenQuestion { question, asker, primary, backup, is_answered, next };
+        let open = OpenQuestion { question, asker, first, other, is_answered, next };
         self.open.insert(number, open);
         if !is_answered {
             *self.unanswered.entry(asker).or_default() += 1;
@@ -203,35 +216,36 @@ impl Questions {
         number
     }
 
-    /// Sends a question to its primary owner, and to the backup owner if the primary is
-    /// unresponsive.
+    /// Sends a question to the owner that gets it first, and to the backup owner if the primary one
+    /// is unresponsive.
     fn send(&mut self, number: QuestionId, world: &mut World) {
         let Some(open) = self.open.get(&number) else { return };
-        let question = open.question.clone();
-        world.send(open.primary, Message::Ask { number, question });
-        if !open.question.expects_reply() {
-            return;
-        }
-        let (subject, is_own) = (open.question.subject(), open.primary == world.me());
+        let (first, question) = (open.first, open.question.clone());
+        let subject = question.subject().filter(|_| question.expects_reply());
+        world.send(first, Message::Ask { number, question });
         let Some(id) = subject else { return };
-        if world.standby(&id).is_some() {
-            self.send_backup(number, world);
-        } else if !is_own && world.members().owners(&id).backup.is_some() {
+        let backup = world.members().owners(&id).backup;
+        if backup != Some(first) && world.standby(&id).is_some() {
+            self.send_other(number, world);
+        } else if first != world.me() && backup.is_some() {
             let at = world.now() + OWNER_TIMEOUT_NS;
-            self.open.update(&number, |open| open.next = Some(Next::Backup(at)));
+            self.open.update(&number, |open| open.next = Some(Next::Other(at)));
         }
+        self.open.update(&number, |open| open.question.forget_refusal());
     }
 
-    /// Sends a question to the backup owner.
-    fn send_backup(&mut self, number: QuestionId, world: &mut World) {
+    /// Sends a question to the owner that did not get it first.
+    fn send_other(&mut self, number: QuestionId, world: &mut World) {
         let sent = self.open.update(&number, |open| {
             open.next = None;
-            let backup = world.members().owners(&open.question.subject()?).backup?;
-            open.backup = Some(backup);
-            Some((backup, open.question.clone()))
+            let owners = world.members().owners(&open.question.subject()?);
+            let backup = owners.backup?;
+            let other = if backup == open.first { owners.primary } else { backup };
+            open.other = Some(other);
+            Some((other, open.question.clone()))
         });
-        if let Some((backup, question)) = sent.flatten() {
-            world.send(backup, Message::Ask { number, question });
+        if let Some((other, question)) = sent.flatten() {
+            world.send(other, Message::Ask { number, question });
         }
     }
 
@@ -244,15 +258,16 @@ impl Questions {
         world: &mut World,
     ) {
         let Some(number) = self.by_asker.get(&(asker, question.subject())).copied() else { return };
-        let primary = self.open.update(&number, |open| {
+        let first = self.open.update(&number, |open| {
             open.question = question.clone();
-            open.primary
+            open.first
         });
-        match primary {
-            Some(primary) if primary == owner => self.send_backup(number, world),
-            Some(primary) => world.send(primary, Message::Ask { number, question }),
+        match first {
+            Some(first) if first == owner => self.send_other(number, world),
+            Some(first) => world.send(first, Message::Ask { number, question }),
             None => {}
         }
+        self.open.update(&number, |open| open.question.forget_refusal());
     }
 
     /// Sends a question again later. The owner that answered has closed it.
@@ -275,7 +290,7 @@ impl Questions {
             !matches!(answer, Answer::Located(located) if subject.as_ref() != Some(&located.id));
         let is_from_owner = match subject {
             Some(id) => id.minter() == Some(from) || world.members().owners(&id).contains(from),
-            None => open.primary == from,
+            None => open.first == from,
         };
         is_from_owner && is_about_it && open.question.takes(answer)
     }
@@ -310,7 +325,7 @@ impl Questions {
         });
         let open = self.open.get(&number)?;
         let (asker, question, lacks_backup) =
-            (open.asker, open.question.clone(), open.backup.is_none());
+            (open.asker, open.question.clone(), open.other.is_none());
         if !was_answered {
             self.has_answer(asker);
         }
@@ -320,7 +335,7 @@ impl Questions {
             && *answer == Answer::Pending
             && !matches!(asker, Asker::Parts(_));
         if is_watched && is_primary && lacks_backup {
-            self.send_backup(number, world);
+            self.send_other(number, world);
         }
         Some((asker, question))
     }
@@ -340,7 +355,7 @@ impl Questions {
             self.has_answer(open.asker);
         }
         if open.question.is_kept() {
-            let others = [Some(open.primary), open.backup].into_iter().flatten();
+            let others = [Some(open.first), open.other].into_iter().flatten();
             for other in others.filter(|other| Some(*other) != closed_by) {
                 world.send(other, Message::Cancel { number });
             }
@@ -380,7 +395,7 @@ impl Questions {
     /// The questions of an asker, each with the member that got it first.
     pub(crate) fn of(&self, asker: Asker) -> impl Iterator<Item = (&Question, NodeId)> {
         let open = self.numbers(asker).filter_map(|number| self.open.get(&number));
-        open.map(|open| (&open.question, open.primary))
+        open.map(|open| (&open.question, open.first))
     }
 
     /// Whether no question of an asker waits for its first answer.
@@ -403,7 +418,7 @@ impl Questions {
                     self.open.update(&number, |open| open.next = None);
                     self.send(number, world);
                 }
-                _ => self.send_backup(number, world),
+                _ => self.send_other(number, world),
             }
         }
     }
@@ -435,35 +450,40 @@ impl Questions {
         world: &mut World,
     ) -> Option<(NodeId, Error)> {
         let open = self.open.get(&number)?;
-        let (primary, backup) = (open.primary, open.backup);
+        let (first, other) = (open.first, open.other);
         let Some(id) = open.question.subject() else {
-            if !world.members().contains(primary) {
-                return Some((primary, open.question.member_gone(primary)));
+            if !world.members().contains(first) {
+                return Some((first, open.question.member_gone(first)));
             }
-            if has_lost(primary) {
+            if has_lost(first) {
                 self.send(number, world);
             }
             return None;
         };
         let owners = world.members().owners(&id);
-        let former = [Some(primary), backup].into_iter().flatten();
+        // The primary owner may not know the object that the backup owner has reported.
+        let is_of_backup = matches!(open.question, Question::LocateRange(_));
+        if is_of_backup && owners.backup == Some(first) && other.is_none() && !has_lost(first) {
+            return None;
+        }
+        let former = [Some(first), other].into_iter().flatten();
         let former = former.filter(|node| open.question.is_kept() && !owners.contains(*node));
         former.for_each(|node| world.send(node, Message::Cancel { number }));
         let lacks_backup = open.question.expects_reply()
             && owners.backup.is_some()
-            && (backup != owners.backup && (backup.is_some() || world.standby(&id).is_some())
-                || backup.is_some_and(&has_lost));
-        let lacks_primary = primary != owners.primary || has_lost(owners.primary);
+            && (other != owners.backup && (other.is_some() || world.standby(&id).is_some())
+                || other.is_some_and(&has_lost));
+        let lacks_primary = first != owners.primary || has_lost(owners.primary);
         self.open.update(&number, |open| {
-            open.primary = owners.primary;
-            let both = [Some(primary), backup].into_iter().flatten();
-            open.backup = both.into_iter().find(|node| Some(*node) == owners.backup);
+            open.first = owners.primary;
+            let both = [Some(first), other].into_iter().flatten();
+            open.other = both.into_iter().find(|node| Some(*node) == owners.backup);
         });
         if lacks_primary {
             self.send(number, world);
         }
         if lacks_backup {
-            self.send_backup(number, world);
+            self.send_other(number, world);
         }
         None
     }
@@ -471,10 +491,10 @@ impl Questions {
 
 #[cfg(test)]
 mod tests {
-    use alloc::{format, vec::Vec};
+    use alloc::{boxed::Box, format, vec::Vec};
 
     use super::*;
-    use crate::event::Action;
+    use crate::{event::Action, question::LocateRange};
 
     const OTHER: NodeId = NodeId(3);
 
@@ -592,6 +612,47 @@ mod tests {
         let receivers: Vec<u64> = sent(&mut world).into_iter().map(|(to, _)| to).collect();
         assert_eq!(world.members().owners(&id).primary, backup);
         assert!(receivers.contains(&backup.0), "{receivers:?} {second}");
+    }
+
+    fn range(id: &ObjectId) -> Question {
+        let instance = Instance { node: NodeId(2), serial: 1 };
+        let (avoid, not_here) = (Vec::new(), Some((OTHER, 7)));
+        let locate = LocateRange { id: id.clone(), instance, bytes: 1, avoid, not_here };
+        Question::LocateRange(Box::new(locate))
+    }
+
+    /// Goal: the owner that knows the object chooses, and is charged for one transfer.
+    #[test]
+    fn the_other_owner_gets_a_question_late_that_went_to_the_backup_owner_first() {
+        let ((mut world, id), mut questions) = (world(), Questions::default());
+        let backup = world.members().owners(&id).backup.unwrap();
+        questions.ask_first(reduce(7), Some(backup), range(&id), &mut world);
+        let (to, number) = asked(&mut world);
+        assert_eq!(to, backup.0);
+        questions.follow_owners(number, |_| false, &mut world);
+        assert_eq!(sent(&mut world), [], "it still is an owner");
+        world.wait_until(questions.deadline().expect("it may not answer"));
+        questions.expire(&mut world);
+        assert_eq!(asked(&mut world), (2, number));
+        // A member that does not own the object gets no request.
+        questions.ask_first(reduce(8), Some(NodeId(9)), range(&id), &mut world);
+        assert_eq!(asked(&mut world).0, 2);
+    }
+
+    /// Goal: the age of a refusal, which was computed at first, is not taken for the present one.
+    #[test]
+    fn a_question_that_is_sent_again_carries_no_refusal() {
+        let ((mut world, id), mut questions) = (world(), Questions::default());
+        let mut carries = |questions: &mut Questions| {
+            questions.ask(reduce(7), range(&id), &mut world);
+            match &sent(&mut world)[..] {
+                [(2, Message::Ask { question: Question::LocateRange(locate), .. })] => {
+                    locate.not_here.is_some()
+                }
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!([carries(&mut questions), carries(&mut questions)], [true, false]);
     }
 
     #[test]

@@ -102,15 +102,13 @@ impl Node {
 
 /// The choice of a source.
 impl Node {
-    /// Requests a source from the owners.
+    /// Requests a source from the owners. For a range, the owner that reported the object gets the
+    /// request: the other one may not know the object yet.
     pub(super) fn locate(&mut self, arrival: ArrivalId) {
         let Some(question) = self.source_question(arrival) else { return };
-        let asker = Asker::Arrival(arrival);
-        self.questions.ask(asker, question.clone(), &mut self.world);
         let range = self.incoming.get(arrival).and_then(Arrival::range);
-        if let Some(silent) = range.and_then(|range| range.silent) {
-            self.questions.ask_other(asker, silent, question, &mut self.world);
-        }
+        let first = range.and_then(|range| range.owner);
+        self.questions.ask_first(Asker::Arrival(arrival), first, question, &mut self.world);
     }
 
     /// The request for a source.

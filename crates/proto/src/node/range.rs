@@ -56,9 +56,7 @@ impl Node {
         found: &Found,
     ) {
         let Some(arrival) = self.incoming.of_request(request) else { return };
-        let primary = self.world.members().owners(id).primary;
-        let silent = Some(primary).filter(|primary| *primary != from);
-        if let Some(range) = self.incoming.update(arrival, |it| it.reported(silent)).flatten() {
+        if let Some(range) = self.incoming.update(arrival, |it| it.reported(from)).flatten() {
             self.range_is_at(arrival, range, id, found);
         }
     }

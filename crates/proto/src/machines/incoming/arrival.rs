@@ -67,8 +67,8 @@ pub(crate) enum Purpose {
 pub(crate) struct RangeRead {
     pub(crate) request: RequestId,
     pub(crate) selection: Selection,
-    /// The primary owner, if the backup owner reported the object in its place.
-    pub(crate) silent: Option<NodeId>,
+    /// The owner that reported the object last.
+    pub(crate) owner: Option<NodeId>,
     /// Where the range is, once the object is known to exist.
     pub(crate) at: Option<RangePlace>,
 }
@@ -204,14 +204,14 @@ impl Arrival {
         self.not_here.take()
     }
 
-    /// Records that an owner reported the object of a range, in place of `silent`. Returns the
-    /// range, if it waits for the report.
-    pub(crate) fn reported(&mut self, silent: Option<NodeId>) -> Option<RangeRead> {
+    /// Records which owner reported the object of a range. Returns the range, if it waits for the
+    /// report.
+    pub(crate) fn reported(&mut self, owner: NodeId) -> Option<RangeRead> {
         let Purpose::Range(range) = &mut self.purpose else { return None };
         if self.phase != Phase::Watching {
             return None;
         }
-        range.silent = silent;
+        range.owner = Some(owner);
         Some(*range)
     }
 

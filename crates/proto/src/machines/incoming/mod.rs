@@ -81,7 +81,7 @@ impl Incoming {
 
     /// Begins to wait for an object of which a client wants a range.
     pub(crate) fn begin_range(&mut self, request: RequestId, id: ObjectId, selection: Selection) {
-        let range = RangeRead { request, selection, silent: None, at: None };
+        let range = RangeRead { request, selection, owner: None, at: None };
         let arrival = self.begin(Arrival::new(id, Purpose::Range(range), Phase::Watching));
         self.by_request.insert(request, arrival);
     }

@@ -68,15 +68,15 @@ fn members_that_send_corrupt_blocks_are_avoided_for_every_object() {
 }
 
 #[test]
-fn the_last_report_of_a_range_shows_which_owner_is_silent() {
+fn the_owner_that_reported_a_range_last_chooses_its_source() {
     let (mut incoming, range) = range();
-    for silent in [Some(NodeId(3)), None] {
+    for owner in [NodeId(3), NodeId(4)] {
         incoming.update(range, |it| it.locate(NOW));
-        let mut report = || incoming.update(range, |it| it.reported(silent)).flatten();
+        let mut report = || incoming.update(range, |it| it.reported(owner)).flatten();
         assert_eq!(report(), None, "it does not wait for a report");
         incoming.update(range, |it| it.phase = Phase::Watching);
-        let reported = incoming.update(range, |it| it.reported(silent)).flatten();
-        assert_eq!(reported.map(|range| range.silent), Some(silent));
+        let reported = incoming.update(range, |it| it.reported(owner)).flatten();
+        assert_eq!(reported.and_then(|range| range.owner), Some(owner));
     }
 }
 

@@ -181,6 +181,18 @@ fn the_backup_owner_replies_if_the_primary_does_not() {
     got(cluster.reply(copied));
 }
 
+/// Goal: a read does not wait for the owner that lacks the announcement of a copy.
+#[test]
+fn the_owner_that_reported_an_object_chooses_the_source() {
+    let mut cluster = Cluster::new(4);
+    let id = named(&cluster.owned_name(1, 2, "1"));
+    let request = cluster.ask(4, get_range(&id));
+    let (_, instance) = cluster.create(3, Some(&id.to_string()));
+    cluster.break_path(3, 1);
+    cluster.ask(3, Request::Seal { instance });
+    got_range(cluster.reply(request));
+}
+
 #[test]
 fn a_late_reply_of_an_owner_has_no_effect() {
     let mut cluster = Cluster::new(4);
