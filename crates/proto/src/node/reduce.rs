@@ -179,9 +179,8 @@ impl Node {
         let exists = found.is_some();
         let usable = found.and_then(|found| match found.inline {
             // The message contains the bytes, so this node is the holder.
-            Some(_) if !can_fold(&found) => Some(Found { holder: me, ..found }),
-            None if !can_fold(&found) => None,
-            _ => Some(found),
+            Some(_) => Some(Found { holder: me, ..found }),
+            None => Some(found).filter(can_fold),
         });
         if exists && usable.is_none() {
             self.questions.ask_later(number, &self.world);

@@ -370,7 +370,12 @@ impl Cluster {
             }
             Action::FoldInline { reduce, epoch, inputs, .. } => {
                 let result = inputs[0].clone();
-                Event::FoldedInline { reduce, epoch, result }
+                let event = Event::FoldedInline { reduce, epoch, result };
+                if self.keeps_folding {
+                    self.folding.push((node, event));
+                    return;
+                }
+                event
             }
             Action::Inspect { to, number, inspection } => {
                 let report = format!("{inspection:?} of {node:?}");
@@ -678,6 +683,22 @@ fn a_reduce_of_small_inputs_needs_no_transfer() {
     got(cluster.reply(request));
     assert!(cluster.folds.is_empty() && cluster.done.is_empty());
     cluster.assert_at_rest();
+}
+
+/// The bytes of small inputs are at the coordinator.
+#[test]
+fn a_reduce_of_small_inputs_does_not_restart_when_their_node_fails() {
+    let mut cluster = Cluster::new(4);
+    let inputs: Vec<ObjectId> = (0..2).map(|_| cluster.put_small(3, None)).collect();
+    cluster.keeps_folding = true;
+    let request = Request::Reduce { inputs, op: Op::Max, count: 2, id: None, ttl_ns: None };
+    let Ok(Reply::Reducing { id }) = cluster.asks(1, request) else { panic!() };
+    assert_eq!(cluster.folding.len(), 1);
+    cluster.kill(3);
+    cluster.end_folds();
+    let request = cluster.get(2, &id);
+    got(cluster.reply(request));
+    assert_eq!(cluster.done, [""; 0]);
 }
 
 #[test]
