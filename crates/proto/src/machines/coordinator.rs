@@ -249,12 +249,6 @@ impl Coordinator {
         }
     }
 
-    /// The epochs that read an input at a node.
-    pub(crate) fn depending_on(&self, node: NodeId) -> Vec<(ReduceId, u32)> {
-        let hit = self.all.iter().filter(|(_, started)| started.reduce.depends_on(node));
-        hit.map(|(key, started)| (*key, started.reduce.epoch())).collect()
-    }
-
     /// Begins a reduce. No other reduce of this node may make the same result.
     pub(crate) fn begin(&mut self, key: ReduceId, started: Started) {
         self.by_result.insert(started.reduce.result().clone(), key);
@@ -276,8 +270,8 @@ impl Coordinator {
             let result = reduce.result().clone();
             let wants = |node: NodeId| directory.is_awaited(&result, node);
             let (members, link) = (world.members(), world.config().link);
-            let holds = |instance: Instance| table.holds(instance);
-            let context = PlanContext { members, holds: &holds, link, wants: &wants };
+            let (holds, slice) = (|it: Instance| table.holds(it), world.config().slice);
+            let context = PlanContext { members, holds: &holds, link, wants: &wants, slice };
             fact(reduce, context, world.now(), &mut steps);
         });
         steps

@@ -87,10 +87,11 @@ impl Node {
 
     /// A member is leaving: reduces of this node order no new folds there.
     pub(super) fn member_leaving(&mut self, node: NodeId) {
+        let is_repeated = self.world.members().is_leaving(node);
         self.world.members_mut().begin_to_leave(node);
         self.coordinator.begin_draining(node);
-        for key in self.coordinator.keys() {
-            self.update_reduce(key, |reduce, _, now, steps| reduce.holder_leaves(now, node, steps));
+        if !is_repeated {
+            self.coordinator.keys().into_iter().for_each(|key| self.holder_leaves(key, node));
         }
     }
 

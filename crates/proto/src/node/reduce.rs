@@ -334,13 +334,12 @@ impl Node {
     /// Restarts attempts that fold an input on a node that is gone. Inputs there that are not
     /// folded yet are looked up again.
     pub(super) fn abort_reduces(&mut self, node: NodeId, process_ended: bool) {
-        for (key, epoch) in self.coordinator.depending_on(node) {
-            if self.coordinator.get(key).is_some_and(|reduce| reduce.folds_at(node)) {
+        for key in self.coordinator.keys() {
+            let folding = self.coordinator.get(key).filter(|reduce| reduce.folds_at(node));
+            if let Some(epoch) = folding.map(Reduce::epoch) {
                 self.reduce_failed(key, epoch, format!("node {node} is gone"), true);
             } else {
-                self.update_reduce(key, |reduce, _, now, steps| {
-                    reduce.holder_leaves(now, node, steps);
-                });
+                self.holder_leaves(key, node);
             }
         }
         let is_theirs = |key: &FoldKey| {
@@ -350,6 +349,13 @@ impl Node {
             self.stop_fold(key);
         }
         self.abort_rings(node, process_ended);
+    }
+
+    /// Inputs of a reduce on a node that leaves are looked up again, unless they are folded there.
+    pub(super) fn holder_leaves(&mut self, key: ReduceId, node: NodeId) {
+        self.update_reduce(key, |reduce, around, now, steps| {
+            reduce.holder_leaves(now, node, around, steps);
+        });
     }
 
     pub(super) fn expire_reduces(&mut self) {

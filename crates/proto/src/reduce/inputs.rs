@@ -18,6 +18,7 @@ use super::{
     step::{PlanContext, Step},
 };
 use crate::{
+    directory::Slice,
     error::{Error, List, is_reducible},
     id::{Instance, NodeId, ObjectId, ReduceId},
     inline::Inline,
@@ -31,9 +32,6 @@ use crate::{
 
 /// Precedes the names of missing inputs in the state of a reduce.
 pub(crate) const MISSING: &str = "missing: ";
-
-/// Number of inputs that one event compares with the nodes that are gone: at most 1 us each.
-pub(super) const COMPARED: usize = 512;
 
 /// Pause before the next attempt if a node may have failed, doubled with each attempt up to 64
 /// times. The first pause is thus 40 ms: long enough for the directory to detect a failed node,
@@ -120,8 +118,9 @@ pub struct Reduce {
     pub(super) waiting: BTreeMap<u64, Arrival>,
     /// Number of arrivals so far.
     pub(super) arrivals: u64,
-    /// Holders that are gone, while `waiting` is searched for their inputs.
-    pub(super) left: BTreeSet<NodeId>,
+    /// Holders that are gone, while `waiting` is searched for their inputs. Each with the last
+    /// arrival before: later ones were found there again.
+    pub(super) gone_holders: BTreeMap<NodeId, u64>,
     /// The last arrival that was compared with them, and when the next ones are.
     pub(super) compared: (u64, Instant),
     /// Metadata that every input must have: that of the first one.
@@ -157,14 +156,16 @@ pub(super) enum InputWait {
 
 impl Deadline for Reduce {
     fn deadline(&self) -> Option<Instant> {
+        if self.is_searching() {
+            // Whatever else is due waits until the search is over.
+            return self.deadline.into_iter().chain([self.compared.1]).min();
+        }
         let input_wait = match self.input_wait {
             InputWait::Until(until) => Some(until),
             InputWait::NotStarted | InputWait::Expired => None,
         };
         let judged_at = self.stalled.judged_at();
-        let compared_at = (!self.left.is_empty()).then_some(self.compared.1);
-        let all = [self.deadline, self.retry_at, input_wait, judged_at, compared_at];
-        all.into_iter().flatten().min()
+        [self.deadline, self.retry_at, input_wait, judged_at].into_iter().flatten().min()
     }
 }
 
@@ -200,7 +201,7 @@ impl Reduce {
             chosen,
             waiting,
             arrivals: 0,
-            left: BTreeSet::new(),
+            gone_holders: BTreeMap::new(),
             compared: (0, Instant::default()),
             like,
             plan: None,
@@ -283,38 +284,46 @@ impl Reduce {
     /// A holder is leaving. It still folds what it was ordered to fold. Inputs that were only found
     /// there must be found elsewhere, except inline inputs, whose bytes are on this node. Until all
     /// are looked up again, no input is chosen.
-    pub fn holder_leaves(&mut self, now: Instant, node: NodeId, steps: &mut Vec<Step>) {
-        let me = self.me;
-        let is_its = |arrival: &&mut Arrival| arrival.holder == node;
-        if self.is_inline() {
-            let arrived = self.chosen.iter_mut().chain(self.waiting.values_mut());
-            return arrived.filter(is_its).for_each(|arrival| arrival.holder = me);
+    pub fn holder_leaves(
+        &mut self,
+        now: Instant,
+        node: NodeId,
+        context: PlanContext<'_>,
+        steps: &mut Vec<Step>,
+    ) {
+        if self.meta().is_some_and(|meta| meta.size <= INLINE_BYTES_MAX) {
+            return;
         }
-        self.left.insert(node);
+        self.gone_holders.insert(node, self.arrivals);
         self.compared.0 = 0;
-        self.look_up_slice(now, steps);
+        self.look_up_slice(now, context, steps);
     }
 
     /// Looks up the next inputs again whose holders are gone.
-    fn look_up_slice(&mut self, now: Instant, steps: &mut Vec<Step>) {
-        let next = self.waiting.range(self.compared.0 + 1..).take(COMPARED);
-        let next: Vec<u64> = next.map(|(number, _)| *number).collect();
+    fn look_up_slice(&mut self, now: Instant, context: PlanContext<'_>, steps: &mut Vec<Step>) {
+        let Slice { entries, pause_ns } = context.slice;
+        let last = self.gone_holders.values().max().copied().unwrap_or_default();
+        let next = self.waiting.range(self.compared.0 + 1..).map(|(number, _)| *number);
+        let next: Vec<u64> = next.take_while(|number| *number <= last).take(entries).collect();
         for number in &next {
-            self.compared = (*number, now + 1);
-            let is_void = |arrival: &Arrival| self.left.contains(&arrival.holder);
+            let is_void = |arrival: &Arrival| {
+                self.gone_holders.get(&arrival.holder).is_some_and(|last| number <= last)
+            };
             if self.waiting.get(number).is_some_and(is_void) {
                 self.look_up_again(*number, steps);
             }
         }
-        if next.len() < COMPARED {
-            self.left.clear();
+        self.compared = (next.last().copied().unwrap_or(last), now + pause_ns);
+        if next.len() < entries {
+            self.gone_holders.clear();
         }
         self.forget_like_if_empty();
+        self.advance(now, context, steps);
     }
 
-    /// Whether all inputs travel in messages.
-    fn is_inline(&self) -> bool {
-        self.meta().is_some_and(|meta| meta.size <= INLINE_BYTES_MAX)
+    /// Whether inputs of holders that are gone may still be among those that wait.
+    pub(super) fn is_searching(&self) -> bool {
+        !self.gone_holders.is_empty()
     }
 
     /// Looks up inputs on this node again that are not chosen yet and were evicted meanwhile.
@@ -380,11 +389,6 @@ impl Reduce {
         if self.arrived_count() == 0 {
             self.like = None;
         }
-    }
-
-    /// Whether any input was found on `node`.
-    pub fn depends_on(&self, node: NodeId) -> bool {
-        self.arrived().any(|arrival| arrival.holder == node)
     }
 
     /// Whether an input in the fold is read on `node`.
@@ -482,7 +486,7 @@ impl Reduce {
         }
         self.end_attempt(detail, steps);
         self.waiting.clear();
-        self.left.clear();
+        self.gone_holders.clear();
         self.like = None;
         self.unanswered = self.inputs.len() - self.gone;
         for input in self.inputs.values_mut().filter(|input| !matches!(input, Input::Gone(_))) {
@@ -506,9 +510,8 @@ impl Reduce {
             let what = format!("the reduce result {}", self.result);
             let waited_ns = deadline.since(self.asked_at);
             steps.push(Step::Fail(Error::Timeout { what, waited_ns, state: self.state() }));
-        } else if !self.left.is_empty() {
-            self.look_up_slice(now, steps);
-            self.advance(now, context, steps);
+        } else if self.is_searching() {
+            self.look_up_slice(now, context, steps);
         } else if self.retry_at.is_some_and(|at| at <= now) {
             self.retry_at = None;
             let unanswered = self.inputs.iter().filter(|(_, input)| **input == Input::Unanswered);

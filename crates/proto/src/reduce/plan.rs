@@ -31,8 +31,8 @@ impl Reduce {
         context: PlanContext<'_>,
         steps: &mut Vec<Step>,
     ) {
-        let is_comparing = !self.left.is_empty();
-        if self.chosen.len() == self.count || self.arrived_count() == 0 || is_comparing {
+        let has_all = self.chosen.len() == self.count;
+        if has_all || self.arrived_count() == 0 || self.is_searching() {
             return;
         }
         let size = self.meta().map_or(0, |meta| meta.size);

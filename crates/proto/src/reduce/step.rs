@@ -9,6 +9,7 @@ use super::{
     shape::Degree,
 };
 use crate::{
+    directory::Slice,
     error::Error,
     id::{Instance, NodeId, ObjectId},
     inline::Inline,
@@ -58,6 +59,8 @@ pub struct PlanContext<'a> {
     pub link: Link,
     /// Whether a node is known to wait for the result.
     pub wants: &'a dyn Fn(NodeId) -> bool,
+    /// How many inputs one event compares with nodes that are gone, and the pause after it.
+    pub slice: Slice,
 }
 
 impl fmt::Debug for PlanContext<'_> {

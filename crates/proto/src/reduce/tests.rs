@@ -9,6 +9,7 @@ use alloc::{
 
 use super::{cost::Link, shape::Degree, *};
 use crate::{
+    directory::Slice,
     error::Error,
     id::{Instance, NodeId, ObjectId, ReduceId},
     inline::Inline,
@@ -21,6 +22,7 @@ use crate::{
 };
 
 const ME: NodeId = NodeId(1);
+const SLICE: Slice = Slice { entries: 8, pause_ns: 1000 };
 
 /// The caller and nodes 2 to 9: even ones in the caller's rack, the others in another rack.
 fn members() -> Members {
@@ -80,7 +82,8 @@ fn reduce(inputs: usize, count: usize, forced_degree: Option<Degree>) -> Reduce 
 /// Passes a fact to a reduce while `askers` wait for its result.
 fn context<T>(askers: &[u64], tell: impl FnOnce(PlanContext<'_>) -> T) -> T {
     let wants = |node: NodeId| askers.contains(&node.0);
-    tell(PlanContext { members: &members(), holds: &|_| true, link: LINK, wants: &wants })
+    let (members, slice) = (members(), SLICE);
+    tell(PlanContext { members: &members, holds: &|_| true, link: LINK, wants: &wants, slice })
 }
 
 impl Reduce {
@@ -122,40 +125,142 @@ fn small_inputs_are_folded_once_enough_arrived_although_an_owner_has_not_replied
     assert!(matches!(&steps[..], [Step::FoldInline(inputs)] if inputs.len() == 2), "{steps:?}");
 }
 
+/// A first-k reduce of `MANY` inputs, `MANY - 1` of which have arrived on nodes 2 and 3.
+fn nearly_begun() -> Reduce {
+    let mut reduce = reduce(MANY + 2, MANY, None);
+    for number in 0..MANY - 1 {
+        assert_eq!(reduce.hears(number, Some(large(number, holder_of(number)))), []);
+    }
+    assert_eq!(reduce.hears(MANY, None), []);
+    assert_eq!(reduce.hears(MANY + 1, None), []);
+    reduce
+}
+
+const MANY: usize = 4 * SLICE.entries;
+
+fn holder_of(number: usize) -> NodeId {
+    NodeId(2 + number as u64 % 2)
+}
+
+impl Reduce {
+    fn loses(&mut self, node: u64) -> Vec<Step> {
+        let (now, mut steps) = (Instant(2_000_000_000), Vec::new());
+        context(&[], |context| self.holder_leaves(now, NodeId(node), context, &mut steps));
+        steps
+    }
+
+    /// The steps of all slices after `steps` until only the deadline of the client is left.
+    /// `meanwhile` adds steps after each slice.
+    fn searches(
+        &mut self,
+        mut steps: Vec<Step>,
+        mut meanwhile: impl FnMut(&mut Self, &Step) -> Vec<Step>,
+    ) -> Vec<Step> {
+        let mut all = Vec::new();
+        for _ in 0..3 * MANY {
+            let watched = steps.iter().filter(|step| matches!(step, Step::Watch(_))).count();
+            assert!(watched <= SLICE.entries, "{steps:?}");
+            let more: Vec<Step> = steps.iter().flat_map(|step| meanwhile(self, step)).collect();
+            all.extend(steps.into_iter().chain(more));
+            let at = self.deadline().expect("that of the client");
+            if at == Instant(5_000_000_000) {
+                return all;
+            }
+            steps = self.waits_until(at, &[]);
+        }
+        panic!("the search does not end: {:?}", watched(&all));
+    }
+}
+
+/// How often each input is to be watched.
+fn watched(steps: &[Step]) -> BTreeMap<ObjectId, usize> {
+    let mut watched = BTreeMap::new();
+    for step in steps {
+        if let Step::Watch(id) = step {
+            *watched.entry(id.clone()).or_default() += 1;
+        }
+    }
+    watched
+}
+
+fn once_each(numbers: impl Iterator<Item = usize>) -> BTreeMap<ObjectId, usize> {
+    numbers.map(|number| (input(number), 1)).collect()
+}
+
 /// Goal: a node with very many inputs that fails holds up its coordinator by a slice at a time, and
 /// none of them is folded. Method: the last input arrives meanwhile.
 #[test]
 fn many_inputs_of_a_lost_node_are_looked_up_a_slice_at_a_time() {
-    const MANY: usize = 4 * inputs::COMPARED;
-    let holder = |number: usize| NodeId(2 + number as u64 % 2);
-    let mut reduce = reduce(MANY + 2, MANY, None);
-    for number in 0..MANY - 1 {
-        assert_eq!(reduce.hears(number, Some(large(number, holder(number)))), []);
-    }
-    assert_eq!(reduce.hears(MANY, None), []);
-    let (mut now, mut steps) = (Instant(2_000_000_000), Vec::new());
-    reduce.holder_leaves(now, NodeId(2), &mut steps);
+    let mut reduce = nearly_begun();
+    let steps = reduce.loses(2);
+    assert_eq!(reduce.deadline(), Some(Instant(2_000_000_000 + SLICE.pause_ns)));
     assert_eq!(reduce.hears(MANY - 1, Some(large(MANY - 1, NodeId(3)))), []);
-    assert_eq!(reduce.hears(MANY + 1, None), []);
-    let mut watched = BTreeSet::new();
-    while !steps.is_empty() {
-        assert!(steps.len() <= inputs::COMPARED, "{} steps", steps.len());
-        for step in core::mem::take(&mut steps) {
-            let Step::Watch(id) = step else { panic!("{step:?}") };
-            assert!(watched.insert(id));
-        }
-        now = reduce.deadline().expect("that of the client").max(now);
-        if now < reduce.asked_at + 4_000_000_000 {
-            steps = reduce.waits_until(now, &[]);
-        }
-    }
-    let expected = (0..MANY).filter(|number| holder(*number) == NodeId(2)).map(input);
-    assert_eq!(watched, expected.collect());
+    let steps = reduce.searches(steps, |_, _| Vec::new());
+    assert_eq!(watched(&steps), once_each((0..MANY).step_by(2)));
+    let mut steps = Vec::new();
     for number in (0..MANY).step_by(2) {
         steps.extend(reduce.hears(number, Some(large(number, NodeId(4)))));
     }
     let all: Vec<Instance> = (0..MANY).map(instance).collect();
     assert_eq!(folded(&steps), all);
+}
+
+/// A member has reconnected: its owners report its inputs there again, while the others are still
+/// looked up.
+#[test]
+fn inputs_that_are_found_again_on_a_node_are_not_looked_up_once_more() {
+    let mut reduce = nearly_begun();
+    let number_of = |id: &ObjectId| (0..MANY).find(|number| input(*number) == *id);
+    let steps = reduce.loses(2);
+    let steps = reduce.searches(steps, |reduce, step| {
+        let Step::Watch(id) = step else { return Vec::new() };
+        let number = number_of(id).expect("an input");
+        reduce.hears(number, Some(large(number, NodeId(2))))
+    });
+    assert_eq!(watched(&steps), once_each((0..MANY - 1).step_by(2)));
+    let steps = reduce.hears(MANY - 1, Some(large(MANY - 1, NodeId(3))));
+    assert_eq!(folded(&steps).len(), MANY);
+    // Nor if another node is lost while they are looked up.
+    let mut reduce = nearly_begun();
+    let mut steps = reduce.loses(2);
+    for number in (0..SLICE.entries).step_by(2) {
+        assert_eq!(reduce.hears(number, Some(large(number, NodeId(2)))), []);
+    }
+    steps.extend(reduce.loses(3));
+    steps.truncate(SLICE.entries);
+    let steps = reduce.searches(steps, |_, _| Vec::new());
+    assert!(watched(&steps).values().all(|times| *times == 1), "{steps:?}");
+}
+
+/// Goal: a reduce goes on after a search that the loss of another node ends. Method: what is left
+/// after the first slice fits into one.
+#[test]
+fn a_reduce_goes_on_after_a_search_for_the_inputs_of_two_lost_nodes() {
+    let (all, count) = (SLICE.entries + SLICE.entries / 2, SLICE.entries / 2);
+    let mut reduce = reduce(all + 1, count, None);
+    for number in 0..all {
+        let holder = NodeId(if number < SLICE.entries { 2 } else { 4 });
+        assert_eq!(reduce.hears(number, Some(large(number, holder))), []);
+    }
+    assert_eq!(watched(&reduce.loses(2)), once_each(0..SLICE.entries));
+    for number in (0..SLICE.entries).chain([all]) {
+        assert_eq!(reduce.hears(number, None), []);
+    }
+    let steps = reduce.loses(3);
+    let late: Vec<Instance> = (SLICE.entries..all).map(instance).collect();
+    assert_eq!(folded(&steps), late);
+}
+
+/// The bytes of small inputs are on the node of the caller.
+#[test]
+fn small_inputs_of_a_lost_node_are_not_looked_up_again() {
+    let mut reduce = reduce(MANY, MANY, None);
+    for number in 0..MANY - 1 {
+        assert_eq!(reduce.hears(number, Some(small(number, 8))), []);
+    }
+    assert_eq!(reduce.loses(2), []);
+    let steps = reduce.hears(MANY - 1, Some(small(MANY - 1, 8)));
+    assert!(matches!(&steps[..], [Step::FoldInline(inputs)] if inputs.len() == MANY), "{steps:?}");
 }
 
 /// The instances that reach the caller if all orders are executed, as often as they are folded.
@@ -584,7 +689,8 @@ fn an_input_that_was_evicted_meanwhile_is_looked_up_again() {
     let mut steps = Vec::new();
     let (members, now) = (members(), Instant(2_000_000_000));
     let (holds, wants) = (|held: Instance| held != instance(0), |_| false);
-    let context = PlanContext { members: &members, holds: &holds, link: LINK, wants: &wants };
+    let (members, link, slice) = (&members, LINK, SLICE);
+    let context = PlanContext { members, holds: &holds, link, wants: &wants, slice };
     reduce.found(now, &input(2), Some(huge(2, 4)), context, &mut steps);
     assert_eq!(steps, [Step::Watch(input(0))]);
     let steps = reduce.hears(0, Some(huge(0, 6)));
