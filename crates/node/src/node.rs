@@ -270,14 +270,16 @@ async fn begin(config: &NodeConfig, at: Option<SocketAddr>) -> Result<Begun, Err
         let listening = listen::accept(shell.network.clone(), listener, serve);
         accepting.push(tasks.spawn(Task::Listen, listening).abort_handle());
     }
-    if let (Some(socket), Some(local_listener)) = (&socket, local_listener) {
-        let attaching = server::accept(shell.programs.clone(), local_listener, socket.clone());
-        accepting.push(tasks.spawn(Task::Attach, attaching).abort_handle());
-    }
     if let Err(error) = join_members(config, shell).await {
         end(shell, &accepting, Duration::ZERO).await;
         socket.iter().for_each(|socket| socket.remove());
         return Err(error);
+    }
+    // Processes that connected meanwhile wait: alone, this node would take the objects of its
+    // cluster for absent, and give their names away.
+    if let (Some(socket), Some(local_listener)) = (&socket, local_listener) {
+        let attaching = server::accept(shell.programs.clone(), local_listener, socket.clone());
+        accepting.push(tasks.spawn(Task::Attach, attaching).abort_handle());
     }
     if !config.join.is_empty() {
         let seeking = join::retry_seeds(shell.network.clone(), config.join.clone());

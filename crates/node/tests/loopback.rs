@@ -1,6 +1,12 @@
 //! Tests of real nodes on loopback: transfers, relays, folds, deletions, joins and leaves.
 
-use std::{path::PathBuf, time::Duration};
+use std::{
+    io,
+    net::{TcpListener, TcpStream},
+    path::PathBuf,
+    thread,
+    time::Duration,
+};
 
 use hoplite_node::{
     Client, Node, NodeConfig, Value,
@@ -185,6 +191,32 @@ fn attached_process_shares_memory() {
     node.close(SOON);
     let error = outside.put(None, Value::bytes(b"x"), SOON).unwrap_err().to_string();
     assert!(error.contains("node"), "{error}");
+}
+
+/// Goal: a program that continues from the newest version does not begin anew because its node has
+/// just restarted. Method: the node reaches its cluster through a relay, which opens late.
+#[test]
+fn a_process_of_a_node_that_joins_waits_for_the_cluster() {
+    let (nodes, socket) = (cluster(1), temporary("joins"));
+    nodes[0].client().put(Some(name("version/7")), Value::bytes(b"x"), SOON).unwrap();
+    let relay = TcpListener::bind("127.0.0.1:0").unwrap();
+    let join = vec![relay.local_addr().unwrap().to_string()];
+    let config = NodeConfig { join, socket: Some(socket.clone()), ..NodeConfig::default() };
+    let joining = thread::spawn(|| Node::start(config).unwrap());
+    let near = relay.accept().unwrap().0;
+    let polling = thread::spawn(move || {
+        let client = Client::attach(&socket, SOON).unwrap();
+        client.start_latest("version/", None, Some(Duration::ZERO)).join()
+    });
+    thread::sleep(Duration::from_millis(200));
+    assert!(!polling.is_finished(), "the node is alone: {:?}", polling.join());
+    let far = TcpStream::connect(nodes[0].address().unwrap()).unwrap();
+    for (from, to) in [(&near, &far), (&far, &near)] {
+        let (mut from, mut to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
+        thread::spawn(move || io::copy(&mut from, &mut to));
+    }
+    assert_eq!(polling.join().unwrap().unwrap().as_str(), "version/7");
+    joining.join().unwrap();
 }
 
 fn temporary(text: &str) -> PathBuf {
