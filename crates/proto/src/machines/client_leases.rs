@@ -12,7 +12,7 @@ use crate::{
     id::{ClientId, Name, RequestId},
     lifetime::Lease,
     limits::LEASE_GRACE_NS,
-    machines::{membership_change::MembershipChange, walk::Walk, world::World},
+    machines::{membership_change::MembershipChange, world::World},
     message::Message,
     time::Instant,
     timed::{Deadline, Timed},
@@ -152,7 +152,7 @@ impl ClientLeases {
         if self.resumes_at > world.now() {
             return;
         }
-        let mut left = Walk::slice(world);
+        let mut left = world.slice();
         while left > 0
             && let Some(client) = self.ending.first().copied()
         {

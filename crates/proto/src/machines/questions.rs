@@ -11,11 +11,11 @@ use crate::{
     error::Error,
     id::{Instance, NodeId, ObjectId, QuestionId, ReduceId, RequestId},
     limits::OWNER_TIMEOUT_NS,
-    machines::{incoming::ArrivalId, walk::Walk, world::World},
+    machines::{incoming::ArrivalId, world::World},
     message::Message,
     question::{Answer, Question},
     time::Instant,
-    timed::{Deadline, Timed},
+    timed::{Deadline, Timed, key_after},
 };
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -40,12 +40,15 @@ pub(crate) struct Questions {
     open: Timed<QuestionId, OpenQuestion>,
     /// Objects to watch, which may be very many.
     unwatched: BTreeMap<Asker, VecDeque<ObjectId>>,
+    /// The asker whose object was watched last: each gets one in turn, so that one with very many
+    /// objects delays no other.
+    watched: Option<Asker>,
     /// Askers that have ended, and still have questions.
     closing: BTreeSet<Asker>,
     /// The questions of each asker, by their subject: at most one about each.
     by_asker: BTreeMap<(Asker, Option<ObjectId>), QuestionId>,
-    /// The number of questions of each asker that have no answer.
-    unanswered: BTreeMap<Asker, usize>,
+    /// The number of questions of each asker that have no answer, and when it put the last one.
+    unanswered: BTreeMap<Asker, (usize, Instant)>,
     /// The number of questions for a newer name.
     latest: usize,
     /// When to continue with what is due: at most a slice of the questions is handled at a time.
@@ -121,7 +124,7 @@ impl Questions {
         if self.resumed_at > world.now() {
             return;
         }
-        let mut left = Walk::slice(world);
+        let mut left = world.slice();
         while left > 0
             && let Some((asker, id)) = self.next_unwatched()
         {
@@ -147,12 +150,15 @@ impl Questions {
     }
 
     fn next_unwatched(&mut self) -> Option<(Asker, ObjectId)> {
-        let mut first = self.unwatched.first_entry()?;
-        let next = first.get_mut().pop_front().map(|id| (*first.key(), id));
-        if first.get().is_empty() {
-            first.remove();
+        let next = key_after(&self.unwatched, self.watched.as_ref());
+        self.watched = next.or_else(|| key_after(&self.unwatched, None));
+        let asker = self.watched?;
+        let left = self.unwatched.get_mut(&asker)?;
+        let id = left.pop_front()?;
+        if left.is_empty() {
+            self.unwatched.remove(&asker);
         }
-        next
+        Some((asker, id))
     }
 
     /// Sends a question to the owners of its subject, or sends it again.
@@ -211,7 +217,8 @@ impl Questions {
         let open = OpenQuestion { question, asker, first, other, is_answered, next };
         self.open.insert(number, open);
         if !is_answered {
-            *self.unanswered.entry(asker).or_default() += 1;
+            let unanswered = self.unanswered.entry(asker).or_default();
+            *unanswered = (unanswered.0 + 1, world.now());
         }
         number
     }
@@ -365,7 +372,7 @@ impl Questions {
     /// Closes all questions of an asker that has ended: a slice now, and the others later.
     pub(crate) fn close_of(&mut self, asker: Asker, world: &mut World) {
         self.unwatched.remove(&asker);
-        self.close_some(asker, Walk::slice(world), world);
+        self.close_some(asker, world.slice(), world);
     }
 
     /// Closes questions of an asker, at most `most`. Returns how many.
@@ -374,14 +381,16 @@ impl Questions {
             let Some(number) = self.numbers(asker).next() else { return closed };
             self.close(number, None, world);
         }
-        self.closing.insert(asker);
+        if self.numbers(asker).next().is_some() {
+            self.closing.insert(asker);
+        }
         most
     }
 
     fn has_answer(&mut self, asker: Asker) {
         if let Some(unanswered) = self.unanswered.get_mut(&asker) {
-            *unanswered -= 1;
-            if *unanswered == 0 {
+            unanswered.0 -= 1;
+            if unanswered.0 == 0 {
                 self.unanswered.remove(&asker);
             }
         }
@@ -403,13 +412,20 @@ impl Questions {
         !self.unanswered.contains_key(&asker) && !self.unwatched.contains_key(&asker)
     }
 
+    /// When an asker put its last question, if one has no answer: now, if it has more.
+    pub(crate) fn unanswered_since(&self, asker: Asker, now: Instant) -> Option<Instant> {
+        let has_more = self.unwatched.contains_key(&asker);
+        let last = self.unanswered.get(&asker).map(|(_, last)| *last);
+        if has_more { Some(now) } else { last }
+    }
+
     /// Repeats what is due.
     pub(crate) fn expire(&mut self, world: &mut World) {
         if self.resumed_at > world.now() {
             return;
         }
-        let due = self.open.some_due(world.now(), Walk::slice(world));
-        if due.len() == Walk::slice(world) {
+        let due = self.open.some_due(world.now(), world.slice());
+        if due.len() == world.slice() {
             self.resumed_at = world.now() + world.config().slice.pause_ns;
         }
         for number in due {
@@ -577,7 +593,7 @@ mod tests {
     #[test]
     fn an_event_sends_a_slice_of_the_questions_to_backup_owners() {
         let (mut world, mut questions) = (World::of(5), Questions::default());
-        let most = Walk::slice(&world);
+        let most = world.slice();
         for serial in 0..20 * most as u64 {
             let id = ObjectId::Minted { node: NodeId(2), serial };
             questions.ask(reduce(serial), watch(&id), &mut world);
@@ -590,6 +606,35 @@ mod tests {
         assert!((1..=most).contains(&sent(&mut world).len()));
         let pause_ns = world.config().slice.pause_ns;
         assert_eq!(questions.deadline(), Some(world.now() + pause_ns), "the others follow");
+    }
+
+    #[test]
+    fn an_asker_with_very_many_objects_delays_no_other() {
+        let (mut world, mut questions) = (World::of(5), Questions::default());
+        let most = world.slice() as u64;
+        let id = |serial| ObjectId::Minted { node: NodeId(2), serial };
+        let [many, one] = [1, 2].map(|number| Asker::Request(RequestId(number)));
+        questions.watch_all(many, (0..2 * most - 1).map(id).collect());
+        questions.watch_all(one, [id(0)].into());
+        questions.advance(&mut world);
+        assert_eq!(questions.of(one).count(), 1);
+        let begun = world.now();
+        world.wait_until(questions.deadline().expect("one slice is left"));
+        assert_eq!(questions.unanswered_since(many, world.now()), Some(world.now()));
+        assert_eq!(questions.unanswered_since(one, world.now()), Some(begun));
+        questions.advance(&mut world);
+        assert_eq!(questions.of(many).count() as u64, 2 * most - 1);
+    }
+
+    #[test]
+    fn the_end_of_a_slice_of_questions_leaves_nothing() {
+        let (mut world, mut questions) = (World::of(5), Questions::default());
+        for serial in 0..world.slice() as u64 {
+            let id = ObjectId::Minted { node: NodeId(2), serial };
+            questions.ask(reduce(7), watch(&id), &mut world);
+        }
+        questions.close_of(reduce(7), &mut world);
+        assert!(questions.len() == 0 && questions.closing.is_empty());
     }
 
     #[test]

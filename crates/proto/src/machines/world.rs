@@ -196,6 +196,11 @@ impl World {
         self.members.owners(id).iter().find(|other| *other != owner)
     }
 
+    /// How many visits of a walk one event makes.
+    pub(crate) fn slice(&self) -> usize {
+        self.config.slice.of(&self.members)
+    }
+
     /// The number of actions of this event so far, and of messages of this node to itself that wait.
     pub(crate) fn output(&self) -> usize {
         self.actions.len() + self.loopback.len()

@@ -30,7 +30,6 @@ use crate::{
     machines::{
         replicas::{Farewell, FarewellStage},
         requests::PendingRequest,
-        walk::Walk,
     },
     members::Members,
     message::Message,
@@ -125,7 +124,7 @@ impl Node {
     fn take_leave(&mut self) {
         let mut without_me = self.world.members().clone();
         without_me.resign();
-        for _ in 0..Walk::slice(&self.world) {
+        for _ in 0..self.world.slice() {
             let Some(farewell) = self.replicas.farewell(self.world.now()) else { return };
             let stage = farewell.next.clone();
             let Some(next) = self.take_leave_of(stage, &without_me) else {

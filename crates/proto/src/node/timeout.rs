@@ -27,12 +27,12 @@ impl Node {
     pub(super) fn expire_requests(&mut self) {
         loop {
             let Self { requests, claims, questions, world, .. } = self;
-            let is_answered = |request, kind: &RequestKind| match kind {
-                RequestKind::Create(instance) => !claims.is_claiming(*instance),
-                RequestKind::Name(_) => false,
-                _ => questions.are_answered(Asker::Request(request)),
+            let unanswered_since = |request, it: &PendingRequest| match it.kind {
+                RequestKind::Create(instance) => claims.is_claiming(instance).then_some(it.since),
+                RequestKind::Name(_) => Some(it.since),
+                _ => questions.unanswered_since(Asker::Request(request), world.now()),
             };
-            let Some(request) = requests.next_overdue(is_answered, world) else { return };
+            let Some(request) = requests.next_overdue(unanswered_since, world) else { return };
             self.time_out(request);
         }
     }

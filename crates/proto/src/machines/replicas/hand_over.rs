@@ -12,7 +12,7 @@ use super::{
 use crate::{
     id::{Instance, ObjectId},
     limits::LOST_NAMED_MAX,
-    machines::{requests::Requests, walk::Walk, world::World},
+    machines::{requests::Requests, world::World},
     table::{Copy, Table},
     time::Instant,
 };
@@ -56,7 +56,7 @@ impl Replicas {
         if it.is_over || it.farewell.is_some() || it.next_at > world.now() {
             return Vec::new();
         }
-        let slice = Walk::slice(world);
+        let slice = world.slice();
         let some: Vec<Instance> = table.following(it.reached).take(slice).collect();
         it.reached = some.last().copied().or(it.reached);
         it.is_over = some.len() < slice;

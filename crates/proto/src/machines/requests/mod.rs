@@ -171,15 +171,15 @@ impl Requests {
         }
     }
 
-    /// The first request whose deadline has passed. `is_answered` returns whether another node has
-    /// replied to it, or none has to.
+    /// The first request whose deadline has passed. `unanswered_since` returns when the last
+    /// message about it was sent that needs a reply of another node and has none.
     pub(crate) fn next_overdue(
         &mut self,
-        is_answered: impl Fn(RequestId, &RequestKind) -> bool,
+        unanswered_since: impl Fn(RequestId, &PendingRequest) -> Option<Instant>,
         world: &World,
     ) -> Option<RequestId> {
         while let Some(request) = self.all.first_due(world.now()) {
-            if !self.postpone(request, &is_answered, world.now()) {
+            if !self.postpone(request, &unanswered_since, world.now()) {
                 return Some(request);
             }
         }
@@ -192,14 +192,12 @@ impl Requests {
     fn postpone(
         &mut self,
         request: RequestId,
-        is_answered: impl Fn(RequestId, &RequestKind) -> bool,
+        unanswered_since: impl Fn(RequestId, &PendingRequest) -> Option<Instant>,
         now: Instant,
     ) -> bool {
         let postponed = self.all.update(&request, |pending| {
-            let until = pending.since + OWNER_TIMEOUT_NS;
-            if is_answered(request, &pending.kind) || until <= now {
-                return false;
-            }
+            let until = unanswered_since(request, pending).map(|since| since + OWNER_TIMEOUT_NS);
+            let Some(until) = until.filter(|until| *until > now) else { return false };
             (pending.is_late, pending.deadline) = (true, Some(until));
             true
         });
@@ -235,7 +233,7 @@ mod tests {
     #[test]
     fn a_request_without_a_timeout_waits_for_the_first_reply_of_the_owner() {
         let (mut requests, world) = asked_at_once();
-        assert_eq!(requests.next_overdue(|_, _| false, &world), None);
+        assert_eq!(requests.next_overdue(|_, it| Some(it.since), &world), None);
         assert_eq!(requests.deadline(), Some(ASKED + OWNER_TIMEOUT_NS));
         assert!(requests.is_late(REQUEST));
         assert!(requests.end(REQUEST).is_some());
@@ -245,15 +243,15 @@ mod tests {
     #[test]
     fn an_unresponsive_owner_delays_a_request_no_longer_than_its_timeout() {
         let (mut requests, mut world) = asked_at_once();
-        assert_eq!(requests.next_overdue(|_, _| false, &world), None);
+        assert_eq!(requests.next_overdue(|_, it| Some(it.since), &world), None);
         world.wait_until(ASKED + OWNER_TIMEOUT_NS);
-        assert_eq!(requests.next_overdue(|_, _| false, &world), Some(REQUEST));
+        assert_eq!(requests.next_overdue(|_, it| Some(it.since), &world), Some(REQUEST));
     }
 
     #[test]
     fn an_answered_request_is_not_delayed() {
         let (mut requests, world) = asked_at_once();
-        assert_eq!(requests.next_overdue(|_, _| true, &world), Some(REQUEST));
+        assert_eq!(requests.next_overdue(|_, _| None, &world), Some(REQUEST));
     }
 
     #[test]
