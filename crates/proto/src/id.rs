@@ -322,7 +322,7 @@ pub struct ServeId(pub u64);
 pub struct FetchId(pub u64);
 
 /// Mixes a number so that each of its bits affects half of the bits of the result (the finalizer of
-/// SplitMix64).
+/// SplitMix64). Different numbers have different results.
 #[inline]
 pub const fn mix(number: u64) -> u64 {
     let a = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -268,7 +268,8 @@ impl Members {
     }
 
     /// The members with the highest and the second highest score for `hash`, except `skip`. The
-    /// score of a member is a hash of both hashes. No two members have the same one.
+    /// score of a member is a hash of both hashes. No two members have the same one: [`mix`] maps
+    /// different numbers to different ones.
     fn best_two(&self, hash: u64, skip: Option<NodeId>) -> (Option<NodeId>, Option<NodeId>) {
         let (mut best, mut next) = ((0, None), (0, None));
         for &(node, node_hash) in &self.hashed {

@@ -61,11 +61,6 @@ impl Directory {
         self.entries.forget_changes(number);
     }
 
-    /// The number of the last change.
-    pub(crate) const fn last_change(&self) -> u32 {
-        self.entries.last_change()
-    }
-
     /// The lease after another one, or the first.
     pub(crate) fn next_lease(&self, after: Option<&Lease>) -> Option<Lease> {
         self.leases.all.next_after(after)

@@ -25,24 +25,12 @@ pub(crate) struct MembershipChange {
     pub(crate) forgotten: BTreeSet<NodeId>,
     /// Its number in this node's shard of the directory.
     pub(crate) number: u32,
-    /// Whether an owner has become unresponsive, and nothing else has changed.
-    is_of_replies: bool,
 }
 
 impl MembershipChange {
     pub(crate) fn new(before: Members, rejoined: Option<NodeId>) -> Self {
         let (rejoined, forgotten) = (rejoined.into_iter().collect(), BTreeSet::new());
-        Self { before, rejoined, forgotten, number: 0, is_of_replies: false }
-    }
-
-    /// A member has become unresponsive, after the change with this number.
-    pub(crate) fn of_replies(members: Members, number: u32) -> Self {
-        Self { number, is_of_replies: true, ..Self::new(members, None) }
-    }
-
-    /// Whether members have changed, or need everything again.
-    pub(crate) const fn is_of_members(&self) -> bool {
-        !self.is_of_replies
+        Self { before, rejoined, forgotten, number: 0 }
     }
 
     /// Adds a later change.
@@ -57,7 +45,6 @@ impl MembershipChange {
         self.rejoined.extend(later.rejoined);
         self.forgotten.extend(later.forgotten);
         self.number = later.number;
-        self.is_of_replies &= later.is_of_replies;
     }
 
     /// Whether messages to `node` may be lost.

@@ -7,15 +7,15 @@
 //!   change --> names --> leases --> what waits --> replicas --> copies and entries --> (applied)
 //! ```
 //! The first walk is short, and each change gets one at once. The second one, through the objects,
-//! begins when the first is over. One event visits a slice, which is for both walks if both go on:
-//! neither may a lease end nor a request stall because very many objects come first, and changes
-//! without end must not keep an owner from what it owns. Whatever begins during a walk is sent to
-//! the present owners anyway. Does not know what a visit does.
+//! begins when the first is over. An owner that becomes unresponsive has a walk through the
+//! questions alone. One event visits a slice, which is for all walks that go on: neither may a
+//! lease end nor a request stall because very many objects come first, and changes without end
+//! must not keep an owner from what it owns. Whatever begins during a walk is sent to the present
+//! owners anyway. Does not know what a visit does.
 
 use alloc::{sync::Arc, vec::Vec};
 
 use crate::{
-    directory::Slice,
     id::{Instance, Name, ObjectId, QuestionId},
     lifetime::Lease,
     machines::{membership_change::MembershipChange, world::World},
@@ -25,6 +25,8 @@ use crate::{
 /// Progress of the walks.
 #[derive(Debug, Default)]
 pub(crate) struct Walk {
+    /// Through the questions, since an owner has become unresponsive.
+    replies: Lap<Option<QuestionId>>,
     /// Through everything but the objects.
     first: Lap<Stage>,
     /// Through the objects.
@@ -33,6 +35,14 @@ pub(crate) struct Walk {
     has_news: bool,
     /// When the next slice is due.
     next_at: Instant,
+}
+
+/// One of the walks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Part {
+    Replies,
+    First,
+    Objects,
 }
 
 /// A walk through one part of the state.
@@ -98,11 +108,6 @@ impl Default for Stage {
 }
 
 impl Stage {
-    /// Whether it concerns requests that wait for an owner to reply.
-    const fn is_request(&self) -> bool {
-        matches!(self, Self::Questions(_))
-    }
-
     /// The next kind of state in the first walk.
     fn next(&self) -> Option<Self> {
         Some(match self {
@@ -120,8 +125,8 @@ impl Stage {
 impl Walk {
     /// When the next slice is due.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        let is_over = self.first.change.is_none() && self.objects.change.is_none();
-        (!is_over).then_some(self.next_at)
+        let changes = [&self.replies.change, &self.first.change, &self.objects.change];
+        changes.into_iter().any(Option::is_some).then_some(self.next_at)
     }
 
     /// Adds a membership change, which affects everything.
@@ -130,13 +135,11 @@ impl Walk {
         self.has_news = true;
     }
 
-    /// Visits all requests to owners, since one has become unresponsive. A walk for a change does
-    /// so too.
-    pub(crate) fn note_unresponsive(&mut self, world: &World, number: u32) {
-        let Lap { change, later, at } = &self.first;
-        if later.is_none() && (change.is_none() || *at != Stage::default()) {
-            let members = world.members().clone();
-            self.first.note(MembershipChange::of_replies(members, number));
+    /// Visits all questions, since an owner has become unresponsive. Very many may at once.
+    pub(crate) fn note_unresponsive(&mut self, world: &World) {
+        let Lap { change, later, at } = &self.replies;
+        if later.is_none() && (change.is_none() || at.is_some()) {
+            self.replies.note(MembershipChange::new(world.members().clone(), None));
         }
         self.has_news = true;
     }
@@ -155,62 +158,42 @@ impl Walk {
         objects.into_iter().flatten().chain(self.first.pending(point)).collect()
     }
 
-    /// What to visit next in the first walk, and the changes to apply to it.
-    pub(crate) fn current(&self) -> Option<(Stage, Arc<MembershipChange>)> {
-        Some((self.first.at.clone(), self.first.change.clone()?))
-    }
-
-    /// The same in the walk through the objects.
-    pub(crate) fn current_object(&self) -> Option<(Stage, Arc<MembershipChange>)> {
-        Some((Stage::Objects(self.objects.at.clone()), self.objects.change.clone()?))
+    /// What a walk visits next, and the changes to apply to it.
+    pub(crate) fn current(&self, part: Part) -> Option<(Stage, Arc<MembershipChange>)> {
+        Some(match part {
+            Part::Replies => (Stage::Questions(self.replies.at), self.replies.change.clone()?),
+            Part::First => (self.first.at.clone(), self.first.change.clone()?),
+            Part::Objects => {
+                (Stage::Objects(self.objects.at.clone()), self.objects.change.clone()?)
+            }
+        })
     }
 
     /// Records a visit.
-    pub(crate) fn visited(&mut self, stage: Stage) {
-        match stage {
-            Stage::Objects(id) => self.objects.at = id,
-            stage => self.first.at = stage,
+    pub(crate) fn visited(&mut self, part: Part, stage: Stage) {
+        match (part, stage) {
+            (Part::Replies, Stage::Questions(number)) => self.replies.at = number,
+            (_, Stage::Objects(id)) => self.objects.at = id,
+            (_, stage) => self.first.at = stage,
         }
     }
 
-    /// Continues with the next kind of state in the first walk.
-    pub(crate) fn next_stage(&mut self) {
-        let is_for_all = self.first.change.as_ref().is_some_and(|change| change.is_of_members());
-        while let Some(next) = self.first.at.next() {
-            self.first.at = next;
-            if is_for_all || self.first.at.is_request() {
-                return;
-            }
+    /// Continues with the next kind of state. Returns the number of the change that is applied
+    /// everywhere now, if one is.
+    pub(crate) fn next_stage(&mut self, part: Part) -> Option<u32> {
+        match part {
+            Part::Replies => drop(self.replies.end()),
+            Part::First => match self.first.at.next() {
+                Some(next) => self.first.at = next,
+                None => self.first.end().into_iter().for_each(|it| self.objects.note(it)),
+            },
+            Part::Objects => return self.objects.end().map(|change| change.number),
         }
-        if let Some(change) = self.first.end().filter(MembershipChange::is_of_members) {
-            self.objects.note(change);
-        }
-    }
-
-    /// Ends the walk through the objects. Returns the number of the change that is applied
-    /// everywhere now.
-    pub(crate) fn end_objects(&mut self) -> Option<u32> {
-        self.objects.end().map(|change| change.number)
-    }
-
-    /// The work of one event in the first walk, and in the one through the objects, which is for
-    /// the other one if it ends.
-    pub(crate) fn slices(&self, world: &World) -> (usize, usize) {
-        let all = world.config().slice.entries;
-        match (&self.first.change, &self.objects.change) {
-            (Some(_), Some(_)) => (all.div_ceil(2), (all / 2).max(1)),
-            _ => (all, 0),
-        }
-    }
-
-    /// How many visits one event makes.
-    pub(crate) fn slice(world: &World) -> usize {
-        world.config().slice.of(world.members())
+        None
     }
 
     /// Schedules the next slice.
     pub(crate) fn pause(&mut self, world: &World) {
-        let Slice { pause_ns, .. } = world.config().slice;
-        (self.next_at, self.has_news) = (world.now() + pause_ns, false);
+        (self.next_at, self.has_news) = (world.now() + world.config().slice.pause_ns, false);
     }
 }

@@ -98,7 +98,7 @@ impl Node {
             // Lookups that it has registered elsewhere go to the backup owners too.
             self.world.probe_by_all(node);
         }
-        self.walk.note_unresponsive(&self.world, self.directory.last_change());
+        self.walk.note_unresponsive(&self.world);
     }
 
     pub(super) fn expire_members(&mut self) {

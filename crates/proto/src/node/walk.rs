@@ -3,13 +3,18 @@
 //!
 //! Nodes need no consensus on the membership: holders and requesters repeat what concerns the new
 //! owners, in the order of [`Stage`]. What waits for an owner comes before the copies, which may be
-//! very many. It is visited too when an owner has become unresponsive: the backup owner gets it.
+//! very many. When an owner has become unresponsive, questions are visited too, before all else: the
+//! backup owner gets them.
 
 use super::Node;
 use crate::{
     directory,
-    id::{Instance, NodeId, ObjectId},
-    machines::{membership_change::MembershipChange, walk::Stage},
+    id::{Instance, NodeId, ObjectId, QuestionId},
+    lifetime::Lease,
+    machines::{
+        membership_change::MembershipChange,
+        walk::{Part, Stage},
+    },
     message::{Announce, Message},
     mutants::{self, Mutant},
 };
@@ -38,38 +43,26 @@ impl Node {
         }
     }
 
-    /// Visits one slice.
+    /// Visits one slice. Each walk leaves a share of it to those after it, but visits one at least.
     fn walk(&mut self) {
-        let (mut left, for_objects) = self.walk.slices(&self.world);
-        while left > 0
-            && let Some((stage, change)) = self.walk.current()
-        {
-            match self.visit_and_count(stage, &change) {
-                Some(work) => left = left.saturating_sub(work),
-                None => self.walk.next_stage(),
-            }
-        }
-        left += for_objects;
-        while left > 0
-            && let Some((stage, change)) = self.walk.current_object()
-        {
-            match self.visit_and_count(stage, &change) {
-                Some(work) => left = left.saturating_sub(work),
-                None => self.walk.end_objects().into_iter().for_each(|number| {
+        let all = self.world.config().slice.entries;
+        let mut left = all;
+        for (part, kept) in [(Part::Replies, all / 2), (Part::First, all / 8), (Part::Objects, 0)] {
+            left = left.max(kept + 1);
+            while left > kept
+                && let Some((stage, change)) = self.walk.current(part)
+            {
+                let before = self.world.output();
+                if let Some(visited) = self.visit(stage, &change) {
+                    self.walk.visited(part, visited);
+                    let search = self.world.config().slice.search(self.world.members());
+                    left = left.saturating_sub(search + self.world.output() - before);
+                } else if let Some(number) = self.walk.next_stage(part) {
                     self.directory.changes_applied(number);
-                }),
+                }
             }
         }
         self.walk.pause(&self.world);
-    }
-
-    /// Visits the next one of a kind. Returns the work: the search for owners among all members,
-    /// and the messages.
-    fn visit_and_count(&mut self, stage: Stage, change: &MembershipChange) -> Option<usize> {
-        let before = self.world.output();
-        let visited = self.visit(stage, change)?;
-        self.walk.visited(visited);
-        Some(self.world.config().slice.search(self.world.members()) + self.world.output() - before)
     }
 
     /// Sends to new owners what they need again about the next one of a kind. Returns `None` after
@@ -112,6 +105,7 @@ impl Node {
             }
             Stage::Questions(after) => {
                 let number = self.questions.next_after(after)?;
+                self.resend_before(number);
                 self.repeat_question(number, |node| change.rejoined().any(|it| it == node));
                 Stage::Questions(Some(number))
             }
@@ -128,6 +122,15 @@ impl Node {
                 Stage::Objects(Some(id))
             }
         })
+    }
+
+    /// Sends what an owner must have before it gets a question: the part of the object that is
+    /// here, which this node announces again only later.
+    fn resend_before(&mut self, number: QuestionId) {
+        let Some(id) = self.questions.subject(number) else { return };
+        for change in self.walk.pending(&Stage::Pulls(Some(id.clone()))) {
+            self.resend_pull(&id, &change);
+        }
     }
 
     /// Announces the part of an object that is here. An owner that gets a question about the rest,
@@ -203,9 +206,16 @@ impl Node {
         self.announce_to(&new, &announce);
     }
 
-    /// Announces a copy to new owners. They must know the reservation of its name.
+    /// Announces a copy to new owners. They must know the reservation of its name, and the lease of
+    /// its job: the owner of a job ends it if nobody reports the lease.
     fn announce_to(&mut self, owners: &[NodeId], announce: &Announce) {
         self.resend_name(&announce.id);
+        let job = announce.lifetime.as_ref().and_then(|lifetime| lifetime.job.clone());
+        if let Some(lease) = job.map(Lease::Job) {
+            for change in self.walk.pending(&Stage::Leases(Some(lease.clone()))) {
+                self.client_leases.reannounce(&lease, &change, &mut self.world);
+            }
+        }
         for owner in owners {
             self.world.send(*owner, Message::Announce(announce.clone()));
         }

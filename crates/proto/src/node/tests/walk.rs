@@ -1,7 +1,11 @@
 //! What new owners get again, in slices, and what happens before they have all of it.
 
 use super::*;
-use crate::machines::membership::DepartureReason;
+use crate::{
+    id::Name,
+    lifetime::Lease,
+    machines::{membership::DepartureReason, walk::Part},
+};
 
 /// Six objects on node 2 whose owners, 1 and 3, have failed. Node 4 is the primary owner now, and
 /// has the announcements of some.
@@ -343,4 +347,102 @@ fn what_a_client_with_very_much_needs_and_leaves_is_sent_in_slices() {
         assert!(sent > EACH / 2, "{sent} messages");
     }
     assert_eq!((node.questions.len(), node.client_leases.len()), (0, 0));
+}
+
+/// Goal: a wait without a timeout gets the present state of its objects, however long it takes to
+/// watch them.
+#[test]
+fn a_wait_without_a_timeout_watches_all_its_objects() {
+    let slice = Slice { entries: 1, pause_ns: SECOND / 2 };
+    let mut cluster = Cluster::in_slices(4, 1 << 30, slice);
+    let ids: Vec<ObjectId> = (0..8).map(|_| cluster.put_large(2, None)).collect();
+    let now = Some(cluster.now);
+    let request = cluster.ask_until(1, Request::Wait { ids, count: 8 }, now);
+    while !cluster.replies.contains_key(&request) {
+        cluster.wait(SECOND / 4);
+    }
+    assert_eq!(cluster.reply(request), &Ok(Reply::Waited { ready: (0..8).collect() }));
+}
+
+/// Goal: what waits for an unresponsive owner waits for nothing else.
+/// Method: the node has many reserved names, or repeats many leases, when it finds the owner
+/// unresponsive.
+#[test]
+fn a_backup_owner_gets_the_questions_for_an_unresponsive_owner_at_once() {
+    for members_change in [false, true] {
+        let slice = Slice { entries: 4, pause_ns: 1000 };
+        let mut cluster = Cluster::in_slices(4, 1 << 30, slice);
+        for number in 0..50 {
+            let name = format!("reserved{number}/1").parse().ok();
+            cluster.ask(1, Request::Reserve { name });
+            cluster.ask(1, Request::AcquireLease { id: named(&format!("lease{number}/1")) });
+        }
+        let mut members = cluster.nodes[&NodeId(1)].members().clone();
+        members.insert(member(5));
+        let ids = (0..).map(|number| named(&format!("absent{number}/1")));
+        let owners = [NodeId(2), NodeId(3)];
+        let id = ids.into_iter().find(|id| members.owners(id).iter().eq(owners)).expect("a name");
+        cluster.slow_down(2);
+        cluster.ask(1, Request::Wait { ids: vec![id], count: 1 });
+        let mut node = cluster.nodes.remove(&NodeId(1)).expect("node 1");
+        let (now, mut actions) = (node.world.deadline().expect("a reply is due"), Vec::new());
+        if members_change {
+            node.handle(now, Event::PeerUp { member: member(5) }, &mut actions);
+            assert!(node.walk.deadline().is_some(), "leases are left");
+            actions.clear();
+        }
+        node.handle(now, Event::DeadlinePassed, &mut actions);
+        let is_repeated = |action: &Action| {
+            matches!(action, Action::Send { to: NodeId(3), message: Message::Ask { .. } })
+        };
+        assert!(actions.iter().any(is_repeated), "{members_change}: {actions:?}");
+    }
+}
+
+/// Goal: an owner that gets the objects of a job knows that the job goes on.
+/// Method: a node joins while objects are announced for an earlier change, and leases of other jobs
+/// come first.
+#[test]
+fn a_new_owner_gets_the_lease_of_a_job_before_its_objects() {
+    let slice = Slice { entries: 2, pause_ns: 1000 };
+    let mut cluster = Cluster::in_slices(4, 1 << 30, slice);
+    let mut members = cluster.nodes[&NodeId(2)].members().clone();
+    members.insert(member(5));
+    let names = (0..).map(|number| format!("run{number}"));
+    let is_of_new = |name: &String| members.owners(&named(name)).contains(NodeId(5));
+    let job: Name = names.into_iter().find(is_of_new).expect("a name").parse().expect("a name");
+    for number in 0..100 {
+        let (client, request) = (ClientId(1000 + number), RequestId(1000 + number));
+        let body = Request::JoinJob { job: format!("other{number}").parse().expect("a name") };
+        cluster.tell(2, Event::Request { client, request, body, deadline: None });
+    }
+    cluster.ask(2, Request::JoinJob { job: job.clone() });
+    (0..50).for_each(|_| drop(cluster.put_large(2, None)));
+    let mut node = cluster.nodes.remove(&NodeId(2)).expect("node 2");
+    let mut now = cluster.now;
+    node.handle(now, Event::PeerUnreachable { node: NodeId(1), is_dead: true }, &mut Vec::new());
+    while node.walk.current(Part::Objects).is_none() {
+        now = node.walk.deadline().expect("objects are left").max(now);
+        node.handle(now, Event::DeadlinePassed, &mut Vec::new());
+    }
+    let mut actions = Vec::new();
+    node.handle(now, Event::PeerUp { member: member(5) }, &mut actions);
+    while let Some(at) = node.walk.deadline() {
+        now = at.max(now);
+        node.handle(now, Event::DeadlinePassed, &mut actions);
+    }
+    let sent = actions.iter().filter_map(|action| match action {
+        Action::Send { to: NodeId(5), message } => Some(message),
+        _ => None,
+    });
+    let is_of_it = |message: &&Message| match message {
+        Message::LeaseUpdate { lease: Lease::Job(of), .. } => *of == job,
+        Message::Announce(announce) => announce.lifetime.is_some(),
+        _ => false,
+    };
+    let first: Vec<&Message> = sent.filter(is_of_it).take(2).collect();
+    assert!(
+        matches!(first[..], [Message::LeaseUpdate { is_held: true, .. }, _]),
+        "the lease comes first: {first:?}"
+    );
 }
