@@ -3,7 +3,7 @@
 //!
 //! Does not know how they are transferred, nor who needs their capacity.
 
-use alloc::vec::Vec;
+use alloc::{collections::btree_map::Entry, vec::Vec};
 
 use super::state::{Hosted, HostedFor, IncomingReplica, IsReturned, Replicas};
 use crate::{
@@ -45,8 +45,8 @@ impl Hosted {
     /// Forgets a requester that is gone, and takes back the replicas given back to it, which seeks
     /// no other nodes any more.
     pub(super) fn forget_node(&mut self, node: NodeId) {
-        if !self.incoming.is_empty() {
-            *self.losses.entry(node).or_default() += 1;
+        if let Some((_, losses)) = self.requesters.get_mut(&node) {
+            *losses += 1;
         }
         let first = Instance { node: NodeId(0), serial: 0 };
         let returned = self.stored.range((true, first)..);
@@ -57,14 +57,11 @@ impl Hosted {
         }
     }
 
-    fn losses(&self, requester: NodeId) -> u32 {
-        self.losses.get(&requester).copied().unwrap_or_default()
-    }
-
     /// A copy in transfer, unless its requester was lost.
     fn incoming(&self, id: &ObjectId) -> Option<&IncomingReplica> {
         let (replica, losses) = self.incoming.get(id)?;
-        (*losses == self.losses(replica.requester)).then_some(replica)
+        let (_, now) = self.requesters.get(&replica.requester)?;
+        (losses == now).then_some(replica)
     }
 }
 
@@ -91,8 +88,9 @@ impl Replicas {
         if let Some(before) = before {
             before.answer(id, false, world);
         }
-        let losses = self.hosted.losses(replica.requester);
-        self.hosted.incoming.insert(id.clone(), (replica, losses));
+        let (count, losses) = self.hosted.requesters.entry(replica.requester).or_default();
+        *count += 1;
+        self.hosted.incoming.insert(id.clone(), (replica, *losses));
     }
 
     /// Ends the transfer of an object if its requester was lost. Returns whether it was.
@@ -131,9 +129,12 @@ impl Replicas {
     /// Ends the transfer of a copy that has arrived.
     pub(crate) fn take_incoming(&mut self, id: &ObjectId) -> Option<IncomingReplica> {
         let replica = self.hosted.incoming(id).copied();
-        self.hosted.incoming.remove(id);
-        if self.hosted.incoming.is_empty() {
-            self.hosted.losses.clear();
+        let (IncomingReplica { requester, .. }, _) = self.hosted.incoming.remove(id)?;
+        if let Entry::Occupied(mut its) = self.hosted.requesters.entry(requester) {
+            its.get_mut().0 -= 1;
+            if its.get().0 == 0 {
+                its.remove();
+            }
         }
         replica
     }
@@ -232,5 +233,34 @@ impl IncomingReplica {
     pub(crate) fn answer(self, id: &ObjectId, accepted: bool, world: &mut World) {
         let (id, instance) = (id.clone(), self.instance);
         world.send(self.requester, Message::ReplicaReply { id, instance, accepted });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Goal: members that fail leave nothing behind, however long a transfer takes.
+    #[test]
+    fn losses_are_counted_of_the_requesters_of_copies_in_transfer() {
+        let (mut replicas, mut world) = (Replicas::default(), World::of(5));
+        let id = |serial| ObjectId::Minted { node: NodeId(2), serial };
+        let replica = |requester, serial| {
+            let instance = Instance { node: NodeId(2), serial };
+            IncomingReplica { requester: NodeId(requester), instance, may_wait: false }
+        };
+        replicas.expect(&id(1), replica(2, 1), &mut world);
+        replicas.expect(&id(2), replica(3, 2), &mut world);
+        [3, 4, 5].into_iter().for_each(|node| replicas.hosted.forget_node(NodeId(node)));
+        assert!(replicas.expects(&id(1)) && !replicas.expects(&id(2)));
+        // The walk has not come there yet, and the requester is back.
+        replicas.expect(&id(3), replica(3, 3), &mut world);
+        assert!(replicas.end_if_lost(&id(2)) && !replicas.end_if_lost(&id(3)));
+        assert_eq!(replicas.hosted.requesters.len(), 2);
+        assert!(replicas.take_incoming(&id(3)).is_some());
+        replicas.expect(&id(2), replica(3, 2), &mut world);
+        assert!(replicas.expects(&id(2)));
+        replicas.refuse_all(&mut world);
+        assert!(replicas.hosted.requesters.is_empty());
     }
 }

@@ -33,8 +33,8 @@ pub(super) struct Hosted {
     /// In transfer to this node, each with the number of losses of its requester before. After
     /// another one it is void, until the walk for that change removes it.
     pub(super) incoming: BTreeMap<ObjectId, (IncomingReplica, u32)>,
-    /// How often each requester was lost since anything was in transfer.
-    pub(super) losses: BTreeMap<NodeId, u32>,
+    /// Of each requester, the number of copies in transfer, and of its losses since it has any.
+    pub(super) requesters: BTreeMap<NodeId, (usize, u32)>,
     /// Here, for nodes that have them too: first those that were not given back.
     pub(super) stored: BTreeMap<(IsReturned, Instance), HostedFor>,
     pub(super) stored_bytes: u64,
