@@ -2,16 +2,18 @@
 //! come through the state that other nodes hold, and for which changes.
 //!
 //! ```text
-//!                 +--- what came meanwhile, as one ----+            +- what came meanwhile -+
-//!                 v                                    |            v                       |
-//!   change --> names --> leases --> what waits --> replicas --> copies and entries --> (applied)
+//!   change, or an unresponsive owner --> questions
+//!
+//!             +------ what came meanwhile, as one -------+            +- what came meanwhile -+
+//!             v                                          |            v                       |
+//!   change --> names --> leases --> pulls, puts --> replicas --> copies and entries --> (applied)
 //! ```
-//! The first walk is short, and each change gets one at once. The second one, through the objects,
-//! begins when the first is over. An owner that becomes unresponsive has a walk through the
-//! questions alone. One event visits a slice, which is for all walks that go on: neither may a
-//! lease end nor a request stall because very many objects come first, and changes without end
-//! must not keep an owner from what it owns. Whatever begins during a walk is sent to the present
-//! owners anyway. Does not know what a visit does.
+//! The first two walks are short, and each change gets them at once: one through the questions, and
+//! one through the rest of what is small. The one through the objects begins when the second is
+//! over. One event visits a slice, which is for all walks that go on: neither may a lease end nor a
+//! request stall because very many objects come first, and changes without end must not keep an
+//! owner from what it owns. Whatever begins during a walk is sent to the present owners anyway.
+//! Does not know what a visit does.
 
 use alloc::{sync::Arc, vec::Vec};
 
@@ -25,10 +27,10 @@ use crate::{
 /// Progress of the walks.
 #[derive(Debug, Default)]
 pub(crate) struct Walk {
-    /// Through the questions, since an owner has become unresponsive.
-    replies: Lap<Option<QuestionId>>,
-    /// Through everything but the objects.
-    first: Lap<Stage>,
+    /// Through the questions.
+    questions: Lap<Option<QuestionId>>,
+    /// Through everything but the questions and the objects.
+    small: Lap<Stage>,
     /// Through the objects.
     objects: Lap<Option<ObjectId>>,
     /// Whether a change came since the last slice.
@@ -40,8 +42,8 @@ pub(crate) struct Walk {
 /// One of the walks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Part {
-    Replies,
-    First,
+    Questions,
+    Small,
     Objects,
 }
 
@@ -93,12 +95,12 @@ pub(crate) enum Stage {
     /// Objects that arrive.
     Pulls(Option<ObjectId>),
     Puts(Option<Instance>),
-    /// Questions to owners and members.
-    Questions(Option<QuestionId>),
     /// Objects that other nodes replicate for this one.
     Replicas(Option<Instance>),
-    /// The second walk: copies of this node, and entries of its shard.
+    /// A walk of its own: copies of this node, and entries of its shard.
     Objects(Option<ObjectId>),
+    /// A walk of its own: questions to owners and members.
+    Questions(Option<QuestionId>),
 }
 
 impl Default for Stage {
@@ -108,16 +110,15 @@ impl Default for Stage {
 }
 
 impl Stage {
-    /// The next kind of state in the first walk.
+    /// The next kind of state in the walk through what is small.
     fn next(&self) -> Option<Self> {
         Some(match self {
             Self::Names(_) => Self::Leases(None),
             Self::Leases(_) => Self::Jobs(None),
             Self::Jobs(_) => Self::Pulls(None),
             Self::Pulls(_) => Self::Puts(None),
-            Self::Puts(_) => Self::Questions(None),
-            Self::Questions(_) => Self::Replicas(None),
-            Self::Replicas(_) | Self::Objects(_) => return None,
+            Self::Puts(_) => Self::Replicas(None),
+            Self::Replicas(_) | Self::Objects(_) | Self::Questions(_) => return None,
         })
     }
 }
@@ -125,21 +126,23 @@ impl Stage {
 impl Walk {
     /// When the next slice is due.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        let changes = [&self.replies.change, &self.first.change, &self.objects.change];
+        let changes = [&self.questions.change, &self.small.change, &self.objects.change];
         changes.into_iter().any(Option::is_some).then_some(self.next_at)
     }
 
     /// Adds a membership change, which affects everything.
     pub(crate) fn note(&mut self, change: MembershipChange) {
-        self.first.note(change);
+        self.questions.note(change.clone());
+        self.small.note(change);
         self.has_news = true;
     }
 
-    /// Visits all questions, since an owner has become unresponsive. Very many may at once.
+    /// Visits all questions, since an owner has become unresponsive. Very many may become so at
+    /// once.
     pub(crate) fn note_unresponsive(&mut self, world: &World) {
-        let Lap { change, later, at } = &self.replies;
+        let Lap { change, later, at } = &self.questions;
         if later.is_none() && (change.is_none() || at.is_some()) {
-            self.replies.note(MembershipChange::new(world.members().clone(), None));
+            self.questions.note(MembershipChange::new(world.members().clone(), None));
         }
         self.has_news = true;
     }
@@ -155,14 +158,16 @@ impl Walk {
             Stage::Objects(id) => Some(self.objects.pending(id)),
             _ => None,
         };
-        objects.into_iter().flatten().chain(self.first.pending(point)).collect()
+        objects.into_iter().flatten().chain(self.small.pending(point)).collect()
     }
 
     /// What a walk visits next, and the changes to apply to it.
     pub(crate) fn current(&self, part: Part) -> Option<(Stage, Arc<MembershipChange>)> {
         Some(match part {
-            Part::Replies => (Stage::Questions(self.replies.at), self.replies.change.clone()?),
-            Part::First => (self.first.at.clone(), self.first.change.clone()?),
+            Part::Questions => {
+                (Stage::Questions(self.questions.at), self.questions.change.clone()?)
+            }
+            Part::Small => (self.small.at.clone(), self.small.change.clone()?),
             Part::Objects => {
                 (Stage::Objects(self.objects.at.clone()), self.objects.change.clone()?)
             }
@@ -170,11 +175,11 @@ impl Walk {
     }
 
     /// Records a visit.
-    pub(crate) fn visited(&mut self, part: Part, stage: Stage) {
-        match (part, stage) {
-            (Part::Replies, Stage::Questions(number)) => self.replies.at = number,
-            (_, Stage::Objects(id)) => self.objects.at = id,
-            (_, stage) => self.first.at = stage,
+    pub(crate) fn visited(&mut self, stage: Stage) {
+        match stage {
+            Stage::Questions(number) => self.questions.at = number,
+            Stage::Objects(id) => self.objects.at = id,
+            stage => self.small.at = stage,
         }
     }
 
@@ -182,10 +187,10 @@ impl Walk {
     /// everywhere now, if one is.
     pub(crate) fn next_stage(&mut self, part: Part) -> Option<u32> {
         match part {
-            Part::Replies => drop(self.replies.end()),
-            Part::First => match self.first.at.next() {
-                Some(next) => self.first.at = next,
-                None => self.first.end().into_iter().for_each(|it| self.objects.note(it)),
+            Part::Questions => drop(self.questions.end()),
+            Part::Small => match self.small.at.next() {
+                Some(next) => self.small.at = next,
+                None => self.small.end().into_iter().for_each(|it| self.objects.note(it)),
             },
             Part::Objects => return self.objects.end().map(|change| change.number),
         }

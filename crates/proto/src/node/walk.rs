@@ -2,9 +2,9 @@
 //! at a time.
 //!
 //! Nodes need no consensus on the membership: holders and requesters repeat what concerns the new
-//! owners, in the order of [`Stage`]. What waits for an owner comes before the copies, which may be
-//! very many. When an owner has become unresponsive, questions are visited too, before all else: the
-//! backup owner gets them.
+//! owners. Questions come first, also when an owner has become unresponsive: the backup owner gets
+//! them. The rest follows in the order of [`Stage`]: what waits for an owner comes before the
+//! copies, which may be very many. What an owner must have before a question is sent with it.
 
 use super::Node;
 use crate::{
@@ -47,14 +47,15 @@ impl Node {
     fn walk(&mut self) {
         let all = self.world.config().slice.entries;
         let mut left = all;
-        for (part, kept) in [(Part::Replies, all / 2), (Part::First, all / 8), (Part::Objects, 0)] {
+        for (part, kept) in [(Part::Questions, all / 2), (Part::Small, all / 8), (Part::Objects, 0)]
+        {
             left = left.max(kept + 1);
             while left > kept
                 && let Some((stage, change)) = self.walk.current(part)
             {
                 let before = self.world.output();
                 if let Some(visited) = self.visit(stage, &change) {
-                    self.walk.visited(part, visited);
+                    self.walk.visited(visited);
                     let search = self.world.config().slice.search(self.world.members());
                     left = left.saturating_sub(search + self.world.output() - before);
                 } else if let Some(number) = self.walk.next_stage(part) {
@@ -184,8 +185,10 @@ impl Node {
         self.replicas.resend(instance, &changes, &mut self.requests, &mut self.world);
     }
 
-    /// Announces the copy of an object that is about to be deleted first.
+    /// Sends the reservation of an object that is about to be deleted, and announces its copy: they
+    /// must not follow the deletion.
     pub(super) fn announce_before_deletion(&mut self, id: &ObjectId) {
+        self.resend_name(id);
         let Some(instance) = self.copies.current(id) else { return };
         for change in self.walk.pending(&Stage::Objects(Some(id.clone()))) {
             self.reannounce_copy(instance, &change);

@@ -399,6 +399,64 @@ fn a_backup_owner_gets_the_questions_for_an_unresponsive_owner_at_once() {
     }
 }
 
+/// Goal: a poll gets no outdated state because its node first repeats everything else to the owner.
+#[test]
+fn a_new_owner_gets_the_questions_before_very_many_leases() {
+    let slice = Slice { entries: 4, pause_ns: 1000 };
+    let mut cluster = Cluster::in_slices(4, 1 << 30, slice);
+    for number in 0..50 {
+        cluster.ask(1, Request::AcquireLease { id: named(&format!("lease{number}/1")) });
+    }
+    cluster.ask(1, Request::Wait { ids: vec![name_of_new_owner(&cluster)], count: 1 });
+    let (mut node, mut actions) = (cluster.nodes.remove(&NodeId(1)).unwrap(), Vec::new());
+    node.handle(cluster.now, Event::PeerUp { member: member(5) }, &mut actions);
+    let is_question = |action: &Action| {
+        matches!(action, Action::Send { to: NodeId(5), message: Message::Ask { .. } })
+    };
+    assert!(actions.iter().any(is_question), "{actions:?}");
+}
+
+/// A name whose primary owner is node 5 once that joins.
+fn name_of_new_owner(cluster: &Cluster) -> ObjectId {
+    let mut members = cluster.nodes[&NodeId(1)].members().clone();
+    members.insert(member(5));
+    let mut names = (0..).map(|number| named(&format!("reserved{number}/1")));
+    names.find(|id| members.owners(id).primary == NodeId(5)).expect("a name")
+}
+
+/// Goal: a deleted reservation stays deleted at an owner that is new.
+#[test]
+fn a_new_owner_gets_the_reservation_of_a_name_before_its_deletion() {
+    let slice = Slice { entries: 4, pause_ns: 1000 };
+    let mut cluster = Cluster::in_slices(4, 1 << 30, slice);
+    for number in 0..50 {
+        let name = format!("earlier{number}/1").parse().ok();
+        cluster.ask(1, Request::Reserve { name });
+    }
+    let id = name_of_new_owner(&cluster);
+    cluster.ask(1, Request::Reserve { name: id.to_string().parse().ok() });
+    let (mut node, mut actions) = (cluster.nodes.remove(&NodeId(1)).unwrap(), Vec::new());
+    node.handle(cluster.now, Event::PeerUp { member: member(5) }, &mut actions);
+    let (client, request) = (ClientId(1000), RequestId(1000));
+    let body = Request::Delete { ids: vec![id.clone()] };
+    node.handle(
+        cluster.now,
+        Event::Request { client, request, body, deadline: None },
+        &mut actions,
+    );
+    let sent = actions.iter().filter_map(|action| match action {
+        Action::Send { to: NodeId(5), message: Message::Reserve { id: of, .. } } => {
+            Some((of.clone(), true))
+        }
+        Action::Send { to: NodeId(5), message: Message::Ask { question, .. } } => {
+            Some((question.subject()?, false))
+        }
+        _ => None,
+    });
+    let sent: Vec<bool> = sent.filter(|(of, _)| *of == id).map(|(_, is_name)| is_name).collect();
+    assert_eq!(sent, [true, false]);
+}
+
 /// Goal: an owner that gets the objects of a job knows that the job goes on.
 /// Method: a node joins while objects are announced for an earlier change, and leases of other jobs
 /// come first.
