@@ -101,12 +101,11 @@ impl Directory {
         let Announce { id, instance, .. } = announce;
         let error = Error::ObjectDeleted { id: id.clone() };
         self.bury(context, id, error.clone(), Vec::from([*instance]));
-        if let Some(entry) = self.entries.get_mut(id) {
-            if let Some(tombstone) =
-                entry.tombstone.as_mut().filter(|tombstone| tombstone.dropping.len() < BURIED_MAX)
-            {
-                tombstone.dropping.insert((from, *instance));
-            }
+        let entry = self.entries.get_mut(id);
+        if let Some(tombstone) = entry.and_then(|entry| entry.tombstone.as_mut())
+            && tombstone.dropping.len() < BURIED_MAX
+        {
+            tombstone.dropping.insert((from, *instance));
         }
         context.outbox.push((from, announce.refused(Some(error))));
     }
