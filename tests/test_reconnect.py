@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket as sockets
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -181,6 +182,21 @@ def test_calls_wait_for_the_next_node_until_their_timeout(socket: Path, monkeypa
             assert rest is not None
             assert rest < SOON
             buffer.seal(timeout=SOON)
+
+
+def test_a_node_that_ends_while_a_process_attaches_is_waited_for_again(socket: Path) -> None:
+    with sockets.socket(sockets.AF_UNIX) as ending:
+        ending.bind(str(socket))
+        socket.chmod(0o600)
+        ending.listen()
+        connecting = Later(hoplite.connect, f"unix:{socket}", timeout=SOON)
+        # Two that only look whether a node listens.
+        for _ in range(2):
+            ending.accept()[0].close()
+        attaching, _ = ending.accept()
+    attaching.close()
+    with node_at(socket), connecting.result(SOON) as client:
+        assert client.get(client.put(b"x")) == b"x"
 
 
 def test_a_timeout_of_0_limits_the_wait_for_objects_not_for_the_next_node(socket: Path) -> None:

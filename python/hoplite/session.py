@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING
 
 from hoplite import _native, capabilities, log, settings, sockets
-from hoplite._arguments import a_type, check_default_timeout, check_job, check_text, check_timeout
+from hoplite._arguments import a_type, check_default_timeout, check_job, check_text, check_timeout, left
 from hoplite._client import Client
 from hoplite._shared import ClientOptions, shared
 from hoplite.errors import (
@@ -166,8 +166,15 @@ def connect(
     bound = check_default_timeout(default_timeout)
     values = settings.load(allow_pickle=allow_pickle, capability=capability, digest=digest, timeout=bound)
     options = _options(values, job=check_job(job), reconnect=reconnect)
-    limit = check_timeout(timeout)
-    return _attach(sockets.wait_for([path], limit), limit, options)
+    limit, begun = check_timeout(timeout), time.monotonic()
+    while True:
+        path = sockets.wait_for([path], left(limit, begun))
+        try:
+            return _attach(path, left(limit, begun), options)
+        except ConnectError:
+            # The node ended before this process attached: wait for the next one.
+            if sockets.is_served(path):
+                raise
 
 
 def client(*, start: bool = True) -> Client:
@@ -315,7 +322,7 @@ def _find(values: Values, options: ClientOptions, limit: float | None) -> Client
 def _meet(values: Values, options: ClientOptions, limit: float | None, attached: Callable[[str], Client]) -> Client:
     """Attaches to this host's node, or starts it, while other processes do the same."""
     for attempt in range(ATTEMPTS):
-        # A node that is still joining serves its socket already. The lock is free once it has joined or failed.
+        # A node that is still joining listens at its socket already. The lock is free once it has joined or failed.
         with sockets.needs_descriptors("look for this host's node"), sockets.one_at_a_time(limit):
             path = sockets.find(values["socket"])
             if path is None:
