@@ -103,7 +103,8 @@ impl FromStr for Caveat {
     fn from_str(text: &str) -> Result<Self, BadRef> {
         let unknown = || {
             BadRef(format!(
-                "unknown caveat {}: use prefix=TEXT/, verbs=VERB,VERB or expires=SECONDS since 1970",
+                "unknown caveat {}: use prefix=TEXT/, verbs=VERB,VERB or expires=SECONDS since \
+                 1970",
                 Quoted(text)
             ))
         };
@@ -150,7 +151,8 @@ impl Capability {
                 if !prefix.starts_with(&self.prefix) {
                     let (prefix, own) = (Quoted(prefix), Quoted(&self.prefix));
                     return Err(BadRef(format!(
-                        "the prefix {prefix} is not below {own}: use a prefix that begins with {own}"
+                        "the prefix {prefix} is not below {own}: use a prefix that begins with \
+                         {own}"
                     )));
                 }
                 self.prefix.clone_from(prefix);
@@ -371,7 +373,8 @@ impl Capability {
     fn filter_error(&self, error: Error) -> Error {
         let hidden = |what: &str| {
             Error::NotAllowed(format!(
-                "{what} outside the rights of this client, which has a capability {self}: use a client with more rights"
+                "{what} outside the rights of this client, which has a capability {self}: use a \
+                 client with more rights"
             ))
         };
         match error {

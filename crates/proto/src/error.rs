@@ -43,8 +43,8 @@ pub enum Error {
     /// The name belongs to an existing object, or a client or a reduce has reserved it. Delete that
     /// first, or choose another name.
     #[error(
-        "the name {id} is taken by an object on node {holder}, or reserved by a client or a reduce there: delete it \
-         first or choose another name"
+        "the name {id} is taken by an object on node {holder}, or reserved by a client or a \
+         reduce there: delete it first or choose another name"
     )]
     NameTaken {
         /// The name.
@@ -105,7 +105,8 @@ pub enum Error {
     },
     /// Fewer than `count` inputs can still arrive.
     #[error(
-        "a reduce that needs {count} inputs can't complete: only {possible} can still arrive. Lost or deleted: {}",
+        "a reduce that needs {count} inputs can't complete: only {possible} can still arrive. \
+         Lost or deleted: {}",
         List(gone)
     )]
     TooFewInputs {
@@ -122,8 +123,8 @@ pub enum Error {
     /// The bytes from every holder fail the check against the creator's digest. Put the object
     /// again.
     #[error(
-        "object {id} is corrupt: the bytes from {} do not match the digest that its creator announced, and no \
-         other node has a copy; delete it and put it again",
+        "object {id} is corrupt: the bytes from {} do not match the digest that its creator \
+         announced, and no other node has a copy; delete it and put it again",
         Nodes(senders)
     )]
     ObjectCorrupt {
@@ -204,18 +205,21 @@ pub const fn is_reducible(op: Op, dtype: Dtype) -> bool {
 const fn advice(op: Op, dtype: Dtype) -> &'static str {
     match dtype {
         Dtype::Bool => {
-            "use op=\"any\" or op=\"all\", or put it as uint8, int64 or a float type for the other operations"
+            "use op=\"any\" or op=\"all\", or put it as uint8, int64 or a float type for the \
+             other operations"
         }
         Dtype::Complex64 | Dtype::Complex128 => {
             "complex numbers have no order and no truth value: use op=\"sum\", \"prod\" or \"mean\""
         }
         Dtype::Datetime64(_) => {
-            "dates have a minimum and a maximum only: use op=\"min\" or op=\"max\", or put differences of dates"
+            "dates have a minimum and a maximum only: use op=\"min\" or op=\"max\", or put \
+             differences of dates"
         }
         Dtype::Timedelta64(_) => "use op=\"sum\", \"min\" or \"max\"; for a mean, divide the sum",
         Dtype::Narrow(_) => {
-            "no operation is defined for it, because in so few bits a fold overflows or loses nearly all precision \
-             after a few inputs; convert the inputs to bfloat16, float32 or int32 first"
+            "no operation is defined for it, because in so few bits a fold overflows or loses \
+             nearly all precision after a few inputs; convert the inputs to bfloat16, float32 or \
+             int32 first"
         }
         _ if matches!(op, Op::Any | Op::All) => {
             "any and all fold arrays of bool: put array != 0 instead, or use op=\"max\" or \"min\""
@@ -246,8 +250,8 @@ fn remedy(needed: u64, capacity: u64, pinned: u64, largest: &str) -> String {
         return "they do not fit even into an empty store; give the node a larger capacity".into();
     }
     format!(
-        "{pinned} bytes are pinned by puts and readers; {largest}; delete objects, drop views of them, or give the \
-         node a larger capacity"
+        "{pinned} bytes are pinned by puts and readers; {largest}; delete objects, drop views of \
+         them, or give the node a larger capacity"
     )
 }
 

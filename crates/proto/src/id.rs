@@ -256,7 +256,8 @@ impl FromStr for Name {
         }
         if text.starts_with('@') {
             return Err(BadRef(format!(
-                "the name {} begins with @, which marks generated refs: use another first character",
+                "the name {} begins with @, which marks generated refs: use another first \
+                 character",
                 Quoted(text)
             )));
         }

@@ -167,7 +167,8 @@ impl Members {
     pub fn why_unmade(&self, id: &ObjectId) -> Option<Error> {
         let node = id.minter().filter(|node| !self.contains(*node))?;
         let detail = format!(
-            "its node {node} is not a member: it has left or failed, or the ref belongs to another cluster"
+            "its node {node} is not a member: it has left or failed, or the ref belongs to \
+             another cluster"
         );
         Some(Error::ObjectLost { id: id.clone(), detail })
     }

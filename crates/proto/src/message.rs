@@ -67,7 +67,7 @@ pub enum Message {
         /// The node of the instance that has the name; `None` grants the claim.
         taken_by: Option<NodeId>,
     },
-    /// To both owners, and to nodes that may count it as a replica: the sender no longer has a copy.
+    /// To both owners, and to nodes that may count it as a replica: the sender lost its copy.
     Withdraw {
         /// The object.
         id: ObjectId,

@@ -144,8 +144,9 @@ impl FromStr for Dtype {
 /// An element type that Hoplite can't store in an array.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "unknown dtype {}: use float16, bfloat16, float32, float64, int8 to int64, uint8 to uint64, bool, complex64, \
-     complex128, a narrow type such as float8_e4m3fn or int4, or datetime64 or timedelta64 with a NumPy unit",
+    "unknown dtype {}: use float16, bfloat16, float32, float64, int8 to int64, uint8 to uint64, \
+     bool, complex64, complex128, a narrow type such as float8_e4m3fn or int4, or datetime64 or \
+     timedelta64 with a NumPy unit",
     Quoted(.0)
 )]
 pub struct UnknownDtype(pub String);

@@ -130,7 +130,8 @@ fn check(label: &str) -> Result<(), BadRef> {
     }
     if label.len() > LABEL_BYTES_MAX {
         return Err(BadRef(format!(
-            "the name of a rack or group may have at most {LABEL_BYTES_MAX} bytes: shorten {}, which has {}",
+            "the name of a rack or group may have at most {LABEL_BYTES_MAX} bytes: shorten {}, \
+             which has {}",
             Quoted(label),
             label.len()
         )));

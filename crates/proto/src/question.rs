@@ -5,7 +5,8 @@
 //!
 //! ```text
 //!   Ask --> Answer                          the question is closed
-//!   Ask --> Pending, Found --> ... Answer   the owner keeps it open until the answer that closes it, or until Cancel
+//!   Ask --> Pending, Found --> ... Answer   the owner keeps it open until the answer that closes
+//!                                           it, or until Cancel
 //! ```
 
 use alloc::{boxed::Box, format, string::String, vec::Vec};

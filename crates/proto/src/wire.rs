@@ -198,11 +198,15 @@ impl fmt::Display for Beginning {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, strum::IntoStaticStr)]
 pub enum WireError {
     /// The stream does not begin with [`MAGIC`].
-    #[error("the peer does not use the Hoplite protocol: its stream begins with {}", Beginning(*.0))]
+    #[error(
+        "the peer does not use the Hoplite protocol: its stream begins with {}",
+        Beginning(*.0)
+    )]
     NotHoplite([u8; 4]),
     /// The peer runs another protocol version.
     #[error(
-        "the peer uses protocol version {theirs}, but this node uses {ours}: install the same release on both"
+        "the peer uses protocol version {theirs}, but this node uses {ours}: install the same \
+         release on both"
     )]
     OtherVersion {
         /// Version of the peer.

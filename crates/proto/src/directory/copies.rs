@@ -305,7 +305,8 @@ impl Directory {
 /// The error for a member that gets no further name at this owner, for an object of `needed` bytes.
 pub(super) fn too_many(owner: NodeId, needed: u64) -> Error {
     let detail = format!(
-        "node {owner}, the owner of the name, stores at most {} directory entries, {} of them for one node: delete objects",
+        "node {owner}, the owner of the name, stores at most {} directory entries, {} of them for \
+         one node: delete objects",
         ENTRIES_MAX,
         ENTRIES_MAX / SHARE_OF_ONE
     );

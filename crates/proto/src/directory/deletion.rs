@@ -1,7 +1,8 @@
 //! Deletions: every holder drops its copy, and a tombstone rejects late announcements.
 //!
 //! ```text
-//!   live --bury--> gone: remembered as a tombstone --reuse--> live again as another instance; the old ones are buried
+//!   live --bury--> gone: remembered as a tombstone --reuse--> live again as another instance;
+//!                   |                                         the old ones are buried
 //!                   |  every holder has sent Dropped
 //!                   +------------------------------> Deleted, to the requesters
 //! ```

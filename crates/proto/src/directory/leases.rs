@@ -8,7 +8,8 @@
 //! ```text
 //!   clients --LeaseUpdate--> owners of the job <--JobObjects-- owners of its objects
 //!                                  |                                ^
-//!                                  +------------ JobEnded ----------+  repeated until they own none
+//!                                  +------------ JobEnded ----------+
+//!                                          repeated until they own none
 //! ```
 
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -79,7 +80,7 @@ impl Leases {
         due.into_iter().chain(resumed).min()
     }
 
-    /// Changes a lease; inserts `new` if it is unknown. Returns false if there are too many already.
+    /// Changes a lease; inserts `new` if it is unknown. Returns false if there are too many.
     pub(super) fn change(
         &mut self,
         now: Instant,

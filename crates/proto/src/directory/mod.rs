@@ -14,8 +14,8 @@
 //! [`expiry`]) and membership changes ([`sweep`], [`stored`]).
 //!
 //! ```text
-//!              Announce               no node can complete it, for a grace
-//!   unknown ------------> live -----------------------------------------> unknown; requesters get ObjectLost
+//!              Announce         no node can complete it, for a grace
+//!   unknown ------------> live ------------------------------> unknown (requesters get ObjectLost)
 //!      ^                   | Delete, Fail
 //!      |  TOMBSTONE_NS     v
 //!      +---------------- gone (requesters get the reason at once)

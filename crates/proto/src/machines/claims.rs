@@ -5,7 +5,8 @@
 //!   put          waiting (capacity, memory) --> claiming --> filling --> (complete)
 //!   reservation  requested --> granted <--> used (its client makes the object) --> (complete)
 //!                  |            |          |
-//!                  +------------+----------+--> withdrawn, lost with its client, or taken by another node
+//!                  +------------+----------+--> withdrawn, lost with its client,
+//!                                               or taken by another node
 //! ```
 //! A put claims its name with the announcement of its copy; of a small object, that is all that it
 //! sends. A reservation, for a client or for the result of a reduce, has an instance that
@@ -407,8 +408,8 @@ impl Claims {
             return Err(Error::NameTaken { id, holder: world.me() });
         }
         Err(Error::InvalidArgument(format!(
-            "{id} is not reserved for this client, or has already been put: put with a name, or with a ref that \
-             reserve() returned here"
+            "{id} is not reserved for this client, or has already been put: put with a name, or \
+             with a ref that reserve() returned here"
         )))
     }
 

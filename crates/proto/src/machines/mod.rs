@@ -9,14 +9,16 @@
 //! | [`world`] | members, time, settings; the actions and messages that the current event causes |
 //! | [`membership`] | who is a member; the failure detector, reconnects to lost members |
 //! | [`reply_timeouts`] | members that have not replied to a request for too long |
-//! | [`requests`], [`questions`] | requests of clients; questions of this node to owners and members |
+//! | [`requests`] | requests of clients |
+//! | [`questions`] | questions of this node to owners and members |
 //! | [`copies`] | local copies: admission, memory, eviction, spilling to disk and back |
-//! | [`claims`] | ids and names that clients and reduces of this node hold until their objects are complete |
+//! | [`claims`] | ids and names that clients and reduces of this node hold while objects are made |
 //! | [`client_leases`] | leases that clients of this node have taken: of jobs, and of objects |
-//! | [`incoming`], [`readers`] | everything that arrives on this node; local readers and remote receivers |
+//! | [`incoming`] | everything that arrives on this node |
+//! | [`readers`] | local readers and remote receivers |
 //! | [`coordinator`] | reduces of clients of this node |
 //! | [`worker`] | folds on this node |
-//! | [`replicas`] | pinned copies of this node that others replicate, or keep after it has left; of others that are kept here |
+//! | [`replicas`] | replicas of copies of this node, also after it has left; those of others here |
 //! | [`walk`] | how far everything is sent again after membership changes |
 //! | [`crate::directory`] | this node's shard of the directory |
 

@@ -201,7 +201,7 @@ impl World {
         self.config.slice.of(&self.members)
     }
 
-    /// The number of actions of this event so far, and of messages of this node to itself that wait.
+    /// The number of actions of this event, and of messages of this node to itself that wait.
     pub(crate) fn output(&self) -> usize {
         self.actions.len() + self.loopback.len()
     }

@@ -18,7 +18,8 @@
 //! ```text
 //!   leave request --> replicated or on disk, unseated, folds over --> Leave
 //!         |                                                ^
-//!         +--------------- time limit reached -------------+  reduces that fold here restart without it
+//!         +--------------- time limit reached -------------+
+//!                          reduces that fold here restart without it
 //! ```
 
 use super::Node;

@@ -213,7 +213,8 @@ impl Node {
             return match is_deleted {
                 true => Ok(Reply::Put { id }),
                 false if id.is_slot() => {
-                    let detail = "the client that made the slot ended before the put, or another client filled it";
+                    let detail = "the client that made the slot ended before the put, or another \
+                        client filled it";
                     Err(Error::ObjectLost { id, detail: detail.into() })
                 }
                 false => Err(Error::ObjectDeleted { id }),

@@ -51,8 +51,8 @@ impl Node {
             let limit = limit_name!(LATEST_MAX);
             self.world.limit_reached(LimitSubject::Client(context.client), limit);
             let said = format!(
-                "the programs of this node wait for a newer name in {open} calls, and the limit is {LATEST_MAX} \
-                 ({limit}): end some calls of latest",
+                "the programs of this node wait for a newer name in {open} calls, and the limit \
+                 is {LATEST_MAX} ({limit}): end some calls of latest",
             );
             return Some(Err(Error::InvalidArgument(said)));
         }
@@ -69,7 +69,8 @@ impl Node {
     ) -> MaybeReply {
         if name.version().is_none() || retain == 0 {
             let said = format!(
-                "retain={retain} of {}: set at least 1 version to keep, and end the name in \"/\" and a number",
+                "retain={retain} of {}: set at least 1 version to keep, and end the name in \"/\" \
+                 and a number",
                 Quoted(name.as_str())
             );
             return Some(Err(Error::InvalidArgument(said)));

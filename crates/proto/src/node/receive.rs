@@ -2,9 +2,10 @@
 //! it.
 //!
 //! ```text
-//!   in_memory --> receive_from --> fetch_grew ... --> fetch_ended --> arrived --> completed --> give
-//!                      ^                |
-//!                      +-- locate <-- fetch_failed, copy_differs; redirected
+//!   in_memory --> receive_from --> fetch_grew ... --> fetch_ended --> arrived --> completed
+//!                      ^                |                                             |
+//!                      +-- locate <-- fetch_failed, copy_differs; redirected          v
+//!                                                                                    give
 //! ```
 //! [`super::get`] finds the first source. The shell compares digests.
 

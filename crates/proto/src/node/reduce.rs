@@ -153,8 +153,9 @@ impl Node {
         let gone = self.directory.why_gone(id).or_else(|| self.world.members().why_unmade(id));
         gone.unwrap_or_else(|| {
             let said = format!(
-                "{id} is not the result of a reduce that was started on this node, or the node has forgotten its \
-                 inputs, because it remembers at most {FOLDED_INPUTS_MAX}: request them when the result is complete"
+                "{id} is not the result of a reduce that was started on this node, or the node \
+                 has forgotten its inputs, because it remembers at most {FOLDED_INPUTS_MAX}: \
+                 request them when the result is complete"
             );
             Error::InvalidArgument(said)
         })

@@ -63,7 +63,8 @@ impl Node {
                 {
                     let me = self.world.me();
                     state += &format!(
-                        "; the pinned copy is on the disk of node {me}, which needs free memory to read it back"
+                        "; the pinned copy is on the disk of node {me}, which needs free memory \
+                         to read it back"
                     );
                 }
                 (format!("replicas of {id}"), state)

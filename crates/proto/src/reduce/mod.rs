@@ -11,7 +11,7 @@
 //!      |   others want the result, a  |
 //!      |   moment for late inputs     |
 //!      +------------------------------+  an input or a position was lost: the next epoch begins,
-//!             after a pause              requests all inputs again, and keeps nothing of the old epoch
+//!             after a pause              requests all inputs again, keeps nothing of the old one
 //! ```
 //!
 //! Source: Hoplite, SIGCOMM 2021, section 3.4 (the tree is built in order of arrival) and section 4

@@ -4,8 +4,8 @@
 //! left to right; the other parts take the same path, shifted by one seat each:
 //!
 //! ```text
-//!   seat 3 --------> seat 2 --------> seat 1 --------> seat 0 -------> seat 3 ------> seat 2 ------> seat 1
-//!   sends inputs     folds its own    folds its own    completes it    receives it    receives it    receives it
+//!   seat 3 --------> seat 2 --------> seat 1 --------> seat 0 -------> seat 3 ------> seat 2 ...
+//!   sends inputs     folds its own    folds its own    completes it    receives it    receives it
 //! ```
 //!
 //! A seat first folds for the part of the next seat, for which it receives no stream. Then it folds

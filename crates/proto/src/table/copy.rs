@@ -5,9 +5,10 @@
 //! copies, takes complete pinned copies:
 //!
 //! ```text
-//!   awaited --> in memory --> in memory, being written --> in memory and on disk --> on disk alone --> awaited --> returning --+
-//!                                                                   ^                                                          |
-//!                                                                   +----------------------------------------------------------+
+//!   awaited --> in memory --> in memory, being written --> in memory and on disk --> on disk alone
+//!                                                                   ^                     |
+//!                                                                   |                     v
+//!                                                               returning <----------- awaited
 //! ```
 
 use alloc::boxed::Box;

@@ -3,8 +3,9 @@
 //!
 //! ```text
 //! refused -> copies are evicted    -> requested again
-//!         -> nothing is evictable   -> waits -> requested again, one by one, when memory was freed and every 250 ms
-//!                                      pinned copies are written to disk meanwhile, and can then be evicted
+//!         -> nothing is evictable   -> waits -> requested again, one by one, when memory was freed
+//!                                               and every 250 ms; meanwhile pinned copies are
+//!                                               written to disk, and can then be evicted
 //! ```
 //! The shell may have less memory than the capacity allows: the host or a control group has no
 //! more, or the free memory is fragmented. Does not know the reason, nor how much there is.

@@ -2,7 +2,7 @@
 //! spilling to disk.
 //!
 //! ```text
-//!   want --> capacity --> memory --> (its maker fills it) --> complete --> evicted, or doomed and released
+//!   want --> capacity --> memory --> (its maker fills it) --> complete --> evicted, or doomed
 //!                                                               |    ^
 //!                                         written, then only on disk |
 //!                                                               |    |

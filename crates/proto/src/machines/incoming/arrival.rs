@@ -5,8 +5,10 @@
 //!   a range:    Watching --> Admitting --> Locating --> Receiving --> (complete)
 //!   parts of a ring result:                   Admitting --> Receiving --> (complete)
 //!
-//!   Receiving, Locating --> Backoff --> Locating, or Watching for a range    no source, or it failed; blocks stay
-//!   Receiving --> Admitting --> Backoff    the object arrived with the wrong digest: it needs other memory
+//!   no source, or it failed (blocks stay):
+//!     Receiving, Locating --> Backoff --> Locating, or Watching for a range
+//!   the object arrived with the wrong digest (it needs other memory):
+//!     Receiving --> Admitting --> Backoff
 //! ```
 //! Does not know copies or other arrivals.
 

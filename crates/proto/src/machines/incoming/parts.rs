@@ -4,7 +4,8 @@
 //! ```text
 //!   ordered --> capacity, at once or not at all --> memory --> growing --> all here --> complete
 //!                                                                |            |
-//!                                                                +------------+--> void: dropped, and requested again
+//!                                                                +------------+--> void: dropped
+//!                                                                   and requested again
 //! ```
 //!
 //! A result that is all here is complete only when the coordinator's is. Until then the coordinator
