@@ -108,9 +108,9 @@ def serving(folder: Path, size: int, count: int) -> Iterator[Serving]:
         for name in ["front", *MODELS]:
             assert found.process(name).poll() is None, name
             found.kill(name)
-        # Nothing grows with the number of batches. The answers of killed front ends are deleted by their ttl, long after
-        # this waits. The last front end is killed between a put and the deletion of the request before, or while that
-        # deletion is under way: all earlier requests are gone, also those that only owners had stored.
+        # Nothing grows with the number of batches. The answers of killed front ends are deleted by their ttl, and this
+        # does not wait as long. The last front end may be killed before the request before its last one is deleted. All
+        # earlier requests are deleted, or are being deleted.
         eventually(lambda: len(found.client.directory("request/", timeout=SOON)) <= 2)
         eventually(lambda: len(found.client.directory(timeout=SOON)) <= 5 * (len(MODELS) + 2))
 

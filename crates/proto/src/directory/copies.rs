@@ -536,7 +536,7 @@ impl Live {
         self.instance == announce.instance && self.meta != announce.meta
     }
 
-    /// Records the announcement of a holder, or of an owner that is none.
+    /// Records the holder that sent an announcement, unless an owner without a copy did.
     fn take(
         &mut self,
         now: Instant,
