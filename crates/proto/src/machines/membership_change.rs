@@ -34,7 +34,7 @@ impl MembershipChange {
     }
 
     /// Adds a later change.
-    pub(crate) fn merge(&mut self, later: Self) {
+    pub(crate) fn merge(&mut self, later: &Self) {
         let known: BTreeMap<NodeId, Member> =
             self.before.iter().map(|member| (member.id, member)).collect();
         for member in later.before.iter().filter(|member| !known.contains_key(&member.id)) {
@@ -42,8 +42,8 @@ impl MembershipChange {
             self.before.insert(member);
             self.rejoined.insert(member.id);
         }
-        self.rejoined.extend(later.rejoined);
-        self.forgotten.extend(later.forgotten);
+        self.rejoined.extend(&later.rejoined);
+        self.forgotten.extend(&later.forgotten);
         self.number = later.number;
     }
 
@@ -105,7 +105,7 @@ mod tests {
         second.number = 2;
         *world.members_mut() = members;
         let mut both = first.clone();
-        both.merge(second.clone());
+        both.merge(&second);
         assert_eq!(both.number, 2);
         for id in ids() {
             let expected: BTreeSet<NodeId> = [&first, &second]
@@ -130,7 +130,7 @@ mod tests {
         let mut leaves = MembershipChange::new(with_more.clone(), None);
         leaves.forgotten.insert(NodeId(7));
         let mut both = joins;
-        both.merge(leaves);
+        both.merge(&leaves);
         let mut displaced = 0;
         for id in ids() {
             let then = with_more.owners(&id);

@@ -58,12 +58,12 @@ struct Lap<At> {
 }
 
 impl<At: Default + Ord> Lap<At> {
-    fn note(&mut self, change: MembershipChange) {
+    fn note(&mut self, change: Arc<MembershipChange>) {
         let is_new = self.at == At::default();
         let pending = if is_new { &mut self.change } else { &mut self.later };
         match pending {
-            Some(pending) => Arc::make_mut(pending).merge(change),
-            None => *pending = Some(Arc::new(change)),
+            Some(pending) => Arc::make_mut(pending).merge(&change),
+            None => *pending = Some(change),
         }
     }
 
@@ -75,10 +75,9 @@ impl<At: Default + Ord> Lap<At> {
 
     /// Ends the walk, and begins the next one if there were changes meanwhile. Returns what is
     /// applied now.
-    fn end(&mut self) -> Option<MembershipChange> {
+    fn end(&mut self) -> Option<Arc<MembershipChange>> {
         self.at = At::default();
-        let over = core::mem::replace(&mut self.change, self.later.take());
-        over.map(Arc::unwrap_or_clone)
+        core::mem::replace(&mut self.change, self.later.take())
     }
 }
 
@@ -132,6 +131,7 @@ impl Walk {
 
     /// Adds a membership change, which affects everything.
     pub(crate) fn note(&mut self, change: MembershipChange) {
+        let change = Arc::new(change);
         self.questions.note(change.clone());
         self.small.note(change);
         self.has_news = true;
@@ -142,7 +142,7 @@ impl Walk {
     pub(crate) fn note_unresponsive(&mut self, world: &World) {
         let Lap { change, later, at } = &self.questions;
         if later.is_none() && (change.is_none() || at.is_some()) {
-            self.questions.note(MembershipChange::new(world.members().clone(), None));
+            self.questions.note(MembershipChange::new(world.members().clone(), None).into());
         }
         self.has_news = true;
     }
