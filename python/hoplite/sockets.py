@@ -140,16 +140,16 @@ def wait_for(paths: Sequence[str | Path], timeout: float | None) -> str:
     Raises:
         ConnectError: no node served one in time.
     """
-    until = None if timeout is None else time.monotonic() + timeout
+    begun = time.monotonic()
     while True:
         with needs_descriptors(f"attach to {paths[0]}"):
             path = next((path for path in paths if is_served(path)), None)
         if path is not None:
             return str(path)
-        if until is not None and time.monotonic() >= until:
+        if timeout is not None and time.monotonic() - begun >= timeout:
             raise ConnectError(
-                f"no node served {' or '.join(map(str, paths))} within {timeout:g} s: start one with hoplite node, or "
-                "set a longer timeout"
+                f"no node served {' or '.join(map(str, paths))} within {round(timeout, 3):g} s: start one with "
+                "hoplite node, or set a longer timeout"
             )
         time.sleep(START_POLL_S)
 
