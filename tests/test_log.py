@@ -64,6 +64,24 @@ def test_an_embedded_node_logs_nothing() -> None:
     assert done.stderr == b""
 
 
+def test_a_node_outlives_the_reader_of_its_log(tmp_path: Path) -> None:
+    path = tmp_path / "node.sock"
+    at = ("--listen", "127.0.0.1:0", "--capacity", "64MiB", "--socket", str(path), "--json", "--log-level", "trace")
+    with subprocess.Popen(
+        [*COMMAND, "node", *at], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stderr is not None
+            process.stderr.close()
+            line(process)
+            for _ in range(3):
+                with hoplite.connect(str(path), timeout=SOON) as client:
+                    assert client.get(client.put(b"x")) == b"x"
+        finally:
+            process.terminate()
+        assert process.wait(SOON) == 0
+
+
 def test_a_node_logs_a_repeated_cause_once(tmp_path: Path) -> None:
     started, refused = logged_while(refuse_strangers, tmp_path / "s")
     assert "INFO hoplite_node::node: node started node=" in started

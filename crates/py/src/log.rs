@@ -6,6 +6,7 @@ mod text;
 use std::io::{self, IsTerminal, Write, stderr};
 
 use pyo3::prelude::*;
+use rustix::io::Errno;
 use tracing_subscriber::{
     field::MakeExt,
     filter::{LevelFilter, Targets},
@@ -42,12 +43,16 @@ pub(crate) fn log_to_stderr(py: Python<'_>, levels: &str, is_json: bool) -> PyRe
 }
 
 /// Stderr without the lock of the standard library: a child forked while another thread writes would wait for it
-/// forever. Each event is one write.
+/// forever. Each event is one write. What stderr does not take is dropped: the subscriber would report the error to
+/// stderr by the standard library, and panic if it does not take that either.
 struct Stderr;
 
 impl Write for Stderr {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        Ok(rustix::io::write(rustix::stdio::stderr(), bytes)?)
+        match rustix::io::write(rustix::stdio::stderr(), bytes) {
+            Err(Errno::INTR) => Err(Errno::INTR.into()),
+            written => Ok(written.unwrap_or(bytes.len())),
+        }
     }
 
     fn flush(&mut self) -> io::Result<()> {
