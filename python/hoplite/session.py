@@ -171,7 +171,7 @@ def connect(
         path = sockets.wait_for([path], left(limit, begun))
         try:
             return _attach(path, left(limit, begun), options)
-        except ConnectError:
+        except (ConnectError, NodeDown):
             # The node ended before this process attached: wait for the next one.
             if sockets.is_served(path):
                 raise
