@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,6 +13,7 @@ import ray.util.collective
 from ray.util.collective.types import ReduceOp
 
 import hoplite.ray
+from hoplite.ray.groups import HopliteGroup
 from rays import RAY_SOON, end, everywhere, members, objects, wait_until
 
 if TYPE_CHECKING:
@@ -65,6 +68,20 @@ def test_the_failure_of_a_member_is_an_error_for_the_others(group: list[Any]) ->
     # The next operation fails too, at once.
     for error in ray.get([member.run.remote(program) for member in group[:3]], timeout=RAY_SOON):
         assert "rank 3 is gone" in error
+
+
+def test_what_is_lost_before_the_death_of_a_member_is_detected_names_the_member() -> None:
+    group: Any = HopliteGroup.__new__(HopliteGroup)
+    group._group_name, group._gone, group._broken, group._hp = "four", None, threading.Event(), contextlib.ExitStack()
+    detection = threading.Timer(0.1, group._break, [3])
+    detection.start()
+
+    def lose() -> None:
+        raise hoplite.ObjectLost("its reduce ended with the client of rank 0")
+
+    with pytest.raises(hoplite.HopliteError, match="rank 3 is gone"):
+        group._guarded("allreduce", lose)
+    detection.join()
 
 
 def test_a_member_that_leaves_fails_only_operations_that_need_it(group: list[Any]) -> None:

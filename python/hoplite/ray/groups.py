@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import ray
 
-from hoplite import Client, ClientClosed, HopliteError, InvalidArgument, NodeDown, Ref, Timeout
+from hoplite import Client, ClientClosed, HopliteError, InvalidArgument, NodeDown, ObjectLost, Ref, Timeout
 from hoplite.ray import place
 from hoplite.ray._versions import unknown
 
@@ -55,6 +55,9 @@ DELETE_S = 10.0
 # Time to live of a farewell. The threads that read it do nothing else.
 FAREWELL_S = 10.0
 
+# Time to detect a member that is gone, after another one has lost something by it.
+DETECTION_S = 5.0
+
 # Number of operations whose objects may exist for slower members. A further operation waits until the first is done.
 AHEAD = 2
 
@@ -90,6 +93,7 @@ class HopliteGroup(BaseGroup):  # type: ignore[misc] # Ray is not there when typ
                 self._own.delete(self._reservation, timeout=DELETE_S)
             raise
         self._gone: int | None = None
+        self._broken = threading.Event()
         # Members that have left, and the number of operations that they completed.
         self._left: dict[int, int] = {}
         # What this member waits for: the number of an operation, or a sender and the name of its object.
@@ -276,6 +280,7 @@ class HopliteGroup(BaseGroup):  # type: ignore[misc] # Ray is not there when typ
         """Ends all waits of this member, because a rank is gone."""
         self._gone = rank
         self._hp.close()
+        self._broken.set()
 
     def _operation(self, what: str, options: Any, run: Callable[[str, float, list[str]], None]) -> None:
         """Runs an operation of all members, and deletes the objects of an operation that all have completed.
@@ -327,7 +332,9 @@ class HopliteGroup(BaseGroup):  # type: ignore[misc] # Ray is not there when typ
         try:
             return run()
         except HopliteError as error:
-            # A member that is gone may be the cause; it may be detected a moment later.
+            # A member that is gone may be the cause. Others may detect it first, and end what this one waits for.
+            if isinstance(error, ObjectLost):
+                self._broken.wait(DETECTION_S)
             if isinstance(error, (ClientClosed, NodeDown, Timeout)) or self._gone is not None:
                 self._explain(what, error)
             raise
