@@ -42,11 +42,13 @@ impl Directory {
     ) {
         let now = context.now;
         let (mut lost, mut is_known, mut is_sure, mut is_gone) = (None, false, false, false);
+        let mut is_without_copies = false;
         if let Some(entry) = self.entries.get_mut(id) {
             lost = entry.lost.take().map(|lost| lost.0);
             is_known = lost.is_some() || entry.live.is_some() || entry.reserved.is_some();
             is_sure = is_known && !entry.is_doubtful();
             is_gone = entry.tombstone.is_some();
+            is_without_copies = entry.live.as_ref().is_some_and(|live| live.tree.is_empty());
         }
         // A name that no client has put is free: deleting it changes nothing.
         if is_known || id.minter().is_some() && !is_gone {
@@ -70,6 +72,12 @@ impl Directory {
             // Its holder may come back with it.
             tombstone.instances.extend(lost);
         }
+        if is_without_copies {
+            // This node may have sent the bytes to another owner, which receives them after the
+            // deletion.
+            self.notify_other_owners(context, id);
+        }
+        let entry = self.entries.open(id);
         if entry.open(Kind::Delete).count() < DELETERS_MAX {
             let question = OpenQuestion { until, ..OpenQuestion::default() };
             entry.ask(id, Kind::Delete, asker, question, &mut self.asked);
@@ -80,6 +88,15 @@ impl Directory {
         }
         entry.answer_deletions(now, &mut self.asked, context.outbox);
         self.forget_if_empty(id);
+    }
+
+    /// Sends the deletion to the other owners.
+    pub(super) fn notify_other_owners(&mut self, context: &mut Context<'_>, id: &ObjectId) {
+        let (me, owners) = (context.members.me(), context.members.owners(id));
+        let entry = self.entries.get_mut(id);
+        if let Some(tombstone) = entry.and_then(|entry| entry.tombstone.as_mut()) {
+            tombstone.tell(id, owners.iter().filter(|owner| *owner != me), context.outbox);
+        }
     }
 
     /// Makes holders drop copies that they have announced and that this owner has parked.

@@ -228,6 +228,19 @@ fn an_owner_requests_what_no_node_holds_if_it_lacks_it() {
     assert_eq!(owner.receives(2, stored(&id, 3, None)), [], "it was deleted");
 }
 
+/// Goal: a deletion that overtakes the bytes on their way to the other owner ends them there too.
+#[test]
+fn an_owner_passes_on_the_deletion_of_what_no_node_holds() {
+    let mut owner = owner();
+    let id = names(&owner).next().unwrap();
+    owner.receives(2, stored(&id, 3, Some(bytes(3))));
+    let backup = owner.members.owners(&id).backup.unwrap();
+    let outbox = owner.receives(4, delete(&id));
+    let ended = outbox.iter().find(|(_, it)| matches!(it, Message::Tombstone { .. }));
+    let Some((to, Message::Tombstone { instances, .. })) = ended else { panic!("{outbox:?}") };
+    assert_eq!((*to, &instances[..]), (backup, &[made(&id, 3)][..]));
+}
+
 #[test]
 fn what_no_node_holds_is_lost_at_an_owner_without_capacity() {
     let (mut owner, _, other) = with_two_of_node_3();

@@ -67,16 +67,11 @@ impl Directory {
 
     /// Deletes the current object of an id, and notifies the other owner.
     fn end(&mut self, context: &mut Context<'_>, id: &ObjectId) {
-        let members = context.members;
         let live = self.entries.get(id).and_then(|entry| entry.live.as_ref());
         let Some(instance) = live.map(|live| live.instance) else { return };
         let error = Error::ObjectDeleted { id: id.clone() };
         self.bury(context, id, error, Vec::from([instance]));
-        let (me, owners) = (members.me(), members.owners(id));
-        let entry = self.entries.get_mut(id);
-        if let Some(tombstone) = entry.and_then(|entry| entry.tombstone.as_mut()) {
-            tombstone.tell(id, owners.iter().filter(|owner| *owner != me), context.outbox);
-        }
+        self.notify_other_owners(context, id);
         self.notify_locators(context, id);
     }
 
