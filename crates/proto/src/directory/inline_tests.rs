@@ -14,6 +14,7 @@ use crate::{
     id::{Instance, NodeId, ObjectId},
     inline::Inline,
     limits::{ORPHAN_GRACE_NS, SHARE_OF_ONE, STRAY_NS},
+    members::Members,
     message::{Announce, Located, Message, Progress, Source},
     meta::Meta,
     question::Answer,
@@ -211,6 +212,25 @@ fn an_owner_offers_what_no_node_holds() {
     assert_eq!(owner.members_changed(None), outbox, "another owner may have joined");
     owner.receives(4, small(&kept, 3));
     assert_eq!(owner.members_changed(None), [], "node 4 announces its copy");
+}
+
+/// Goal: a former owner, which receives no deletions, offers no deleted object.
+#[test]
+fn a_former_owner_offers_what_no_node_holds_once() {
+    let mut owner = owner();
+    let with_all = owner.members.clone();
+    let mut all = (0..).map(|group| format!("group{group}/x").parse().unwrap());
+    owner.loses(5);
+    let is_mine = |members: &Members, id: &ObjectId| members.owners(id).contains(NodeId(1));
+    let id = all.find(|id| is_mine(&owner.members, id) && !is_mine(&with_all, id)).unwrap();
+    owner.receives(2, stored(&id, 3, Some(bytes(3))));
+    owner.members = with_all;
+    let owners = owner.members.owners(&id);
+    let to_owners: Vec<_> = owners.iter().map(|to| (to, stored(&id, 3, None))).collect();
+    assert_eq!(owner.members_changed(None), to_owners);
+    assert_eq!(owner.members_changed(None), []);
+    let outbox = owner.loses(5);
+    assert!(outbox.iter().any(|(_, it)| *it == stored(&id, 3, None)), "it is an owner again");
 }
 
 #[test]

@@ -18,7 +18,7 @@ use alloc::{boxed::Box, sync::Arc, vec::Vec};
 use super::{
     context::Context,
     entries::{EntryChange, News, OwnerChanges},
-    entry::Reserved,
+    entry::{Entry, Reserved},
     live::Live,
     questions::Kind,
     state::Directory,
@@ -110,6 +110,7 @@ impl Directory {
             return;
         }
         let was_owner = owners.iter().all(|it| it.members.owners(id).contains(members.me()));
+        let was_doubtful = self.entries.get(id).is_some_and(Entry::is_doubtful);
         // Even if this node owns it again by now, it may have missed what happened meanwhile.
         if let Some(entry) = self.entries.get_mut(id)
             && !was_owner
@@ -118,7 +119,10 @@ impl Directory {
             self.alarms.insert((entry.stray_until, id.clone()));
         }
         self.notify_owners(context, id, &owners);
-        self.offer_stored(context, id);
+        // A former owner receives no deletions: it makes only one offer, when it ceases to be one.
+        if !was_doubtful || members.owners(id).contains(members.me()) {
+            self.offer_stored(context, id);
+        }
     }
 
     /// Applies pending changes to the entry that a message concerns. A listing uses entries as they
