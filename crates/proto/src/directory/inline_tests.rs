@@ -214,6 +214,23 @@ fn an_owner_offers_what_no_node_holds() {
     assert_eq!(owner.members_changed(None), [], "node 4 announces its copy");
 }
 
+/// Goal: the bytes outlive two owners that leave one after the other.
+#[test]
+fn a_leaving_owner_sends_what_no_node_holds() {
+    let mut owner = owner();
+    let id = names(&owner).next().unwrap();
+    let message = stored(&id, 3, Some(bytes(3)));
+    owner.receives(2, message.clone());
+    let mut without_me = owner.members.clone();
+    without_me.resign();
+    let ((), outbox) = owner.run(|directory, context| {
+        let context = &mut Context { members: &without_me, outbox: context.outbox, ..*context };
+        directory.pass_on(context, &id);
+    });
+    let later = without_me.owners(&id);
+    assert_eq!(outbox, later.iter().map(|to| (to, message.clone())).collect::<Vec<_>>());
+}
+
 /// Goal: a former owner, which receives no deletions, offers no deleted object.
 #[test]
 fn a_former_owner_offers_what_no_node_holds_once() {

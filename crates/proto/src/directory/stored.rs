@@ -2,7 +2,8 @@
 //!
 //! No holder can announce them to a new owner. The last one may not have announced them to an owner
 //! that joined before its failure was noticed either. So an owner offers them to the other owner
-//! after each membership change. An offer has no bytes: usually the other owner has them.
+//! after each membership change. An offer has no bytes: usually the other owner has them. An owner
+//! that leaves sends the bytes.
 //!
 //! ```text
 //!   owner --Stored(None)--> other owner: Reannounce, if it lacks them --> owner --Stored(bytes)-->
@@ -44,9 +45,16 @@ impl Directory {
     pub(super) fn offer_stored(&self, context: &mut Context<'_>, id: &ObjectId) {
         let Some(mut offer) = self.stored(context.now, id) else { return };
         offer.progress = Progress::Stored(None);
-        let me = context.members.me();
-        for owner in context.members.owners(id).iter().filter(|owner| *owner != me) {
-            context.outbox.push((owner, Message::Announce(offer.clone())));
+        send_to_other_owners(context, &offer);
+    }
+
+    /// Sends a small object of which no node has a copy to the nodes that are owners after this
+    /// node has left. A former owner may have missed its deletion.
+    pub(super) fn pass_on_stored(&self, context: &mut Context<'_>, id: &ObjectId) {
+        if !self.entries.get(id).is_some_and(Entry::is_doubtful)
+            && let Some(stored) = self.stored(context.now, id)
+        {
+            send_to_other_owners(context, &stored);
         }
     }
 
@@ -68,5 +76,12 @@ impl Directory {
             context.outbox.push((from, Message::Reannounce { id, instance }));
         }
         is_offer
+    }
+}
+
+fn send_to_other_owners(context: &mut Context<'_>, announce: &Announce) {
+    let me = context.members.me();
+    for owner in context.members.owners(&announce.id).iter().filter(|owner| *owner != me) {
+        context.outbox.push((owner, Message::Announce(announce.clone())));
     }
 }

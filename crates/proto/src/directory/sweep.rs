@@ -91,11 +91,13 @@ impl Directory {
         self.leases.keep_as_stray(context, lease, self.stray_ns);
     }
 
-    /// Sends a deletion to the nodes that are owners after this node has left, since no holder
-    /// could repeat it. `context` has the members without this node.
+    /// Sends a deletion, or a small object of which no node has a copy, to the nodes that are
+    /// owners after this node has left, since no holder could repeat it. `context` has the
+    /// members without this node.
     pub(crate) fn pass_on(&mut self, context: &mut Context<'_>, id: &ObjectId) {
         self.settle(context, id);
         self.notify_owners(context, id, &[]);
+        self.pass_on_stored(context, id);
     }
 
     /// Applies pending membership changes to an entry before it is used.
