@@ -248,6 +248,10 @@ impl Directory {
             if live.is_some_and(|live| live.remove_holder(from)) {
                 entry.seek_bytes(id, context.outbox);
                 self.check_orphan(now, id, members);
+                if self.unsettled_until(now).is_some() {
+                    // The holder may have announced nothing to an owner that joined.
+                    self.offer_stored(context, id);
+                }
             }
         }
         self.forget_if_empty(id);

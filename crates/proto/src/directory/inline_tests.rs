@@ -214,6 +214,20 @@ fn an_owner_offers_what_no_node_holds() {
     assert_eq!(owner.members_changed(None), [], "node 4 announces its copy");
 }
 
+#[test]
+fn an_owner_offers_what_loses_its_last_copy_after_a_membership_change() {
+    let mut owner = owner();
+    let id = names(&owner).next().unwrap();
+    let withdraw = Message::Withdraw { id: id.clone(), instance: made(&id, 3) };
+    owner.loses(5);
+    owner.receives(4, small(&id, 3));
+    let backup = owner.members.owners(&id).backup.unwrap();
+    assert_eq!(owner.receives(4, withdraw.clone()), [(backup, stored(&id, 3, None))]);
+    owner.receives(4, small(&id, 3));
+    owner.waits(ORPHAN_GRACE_NS);
+    assert_eq!(owner.receives(4, withdraw), [], "all owners have heard of it");
+}
+
 /// Goal: the bytes outlive two owners that leave one after the other.
 #[test]
 fn a_leaving_owner_sends_what_no_node_holds() {

@@ -2,8 +2,8 @@
 //!
 //! No holder can announce them to a new owner. The last one may not have announced them to an owner
 //! that joined before its failure was noticed either. So an owner offers them to the other owner
-//! after each membership change. An offer has no bytes: usually the other owner has them. An owner
-//! that leaves sends the bytes.
+//! after each membership change, and when the last copy goes soon after one. An offer has no bytes:
+//! usually the other owner has them. An owner that leaves sends the bytes.
 //!
 //! ```text
 //!   owner --Stored(None)--> other owner: Reannounce, if it lacks them --> owner --Stored(bytes)-->
