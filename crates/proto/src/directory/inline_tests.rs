@@ -293,6 +293,15 @@ fn an_owner_passes_on_the_deletion_of_what_no_node_holds() {
 }
 
 #[test]
+fn an_owner_without_capacity_requests_what_no_node_holds_if_a_node_waits() {
+    let (mut owner, _, _) = with_two_of_node_3();
+    let id = names(&owner).nth(2).unwrap();
+    assert_eq!(owner.receives(3, stored(&id, 4, None)), []);
+    owner.receives(2, locate(&id));
+    assert_eq!(owner.receives(3, stored(&id, 4, None)), [reannounce_if_held(&id, 3, 4)]);
+}
+
+#[test]
 fn what_no_node_holds_is_lost_at_an_owner_without_capacity() {
     let (mut owner, _, other) = with_two_of_node_3();
     let more = names(&owner).nth(2).unwrap();

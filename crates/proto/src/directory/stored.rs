@@ -9,7 +9,7 @@
 //!   owner --Stored(None)--> other owner: Reannounce, if it lacks them --> owner --Stored(bytes)-->
 //! ```
 
-use super::{context::Context, entry::Entry, live::Live, state::Directory};
+use super::{context::Context, entry::Entry, live::Live, questions::Kind, state::Directory};
 use crate::{
     id::{NodeId, ObjectId},
     members::Members,
@@ -58,8 +58,8 @@ impl Directory {
         }
     }
 
-    /// Whether an announcement is an offer without bytes, which are requested if this owner knows
-    /// of no such object.
+    /// Whether an announcement is an offer without bytes. They are requested if this owner knows of
+    /// no such object, and has room for them or nodes that wait.
     pub(super) fn is_offer(
         &self,
         context: &mut Context<'_>,
@@ -71,7 +71,12 @@ impl Directory {
         let is_known = |entry: &Entry| {
             entry.live.as_ref().is_some_and(Live::is_fed) || entry.is_over(context.now, instance)
         };
-        if is_offer && !self.entries.get(id).is_some_and(is_known) {
+        let entry = self.entries.get(id);
+        let is_awaited =
+            |entry: &Entry| entry.has_open(Kind::Source) || entry.has_open(Kind::Watch);
+        let has_room = instance.node == context.members.me()
+            || self.accounts.has_room(from, announce.meta.size);
+        if is_offer && !entry.is_some_and(is_known) && (has_room || entry.is_some_and(is_awaited)) {
             let (id, instance) = (id.clone(), *instance);
             context.outbox.push((from, Message::Reannounce { id, instance }));
         }
