@@ -276,7 +276,12 @@ fn an_owner_requests_what_no_node_holds_if_it_lacks_it() {
     assert_eq!(owner.holders(&id), []);
     assert_eq!(owner.receives(2, stored(&id, 3, None)), []);
     owner.receives(4, delete(&id));
-    assert_eq!(owner.receives(2, stored(&id, 3, None)), [], "it was deleted");
+    let outbox = owner.receives(2, stored(&id, 3, None));
+    let [(NodeId(2), Message::Tombstone { instances, error, .. })] = &outbox[..] else {
+        panic!("{outbox:?}")
+    };
+    assert_eq!(*instances, [made(&id, 3)]);
+    assert!(matches!(error, Some(Error::ObjectDeleted { .. })), "it was deleted");
 }
 
 /// Goal: a deletion that overtakes the bytes on their way to the other owner ends them there too.

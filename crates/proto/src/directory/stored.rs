@@ -9,6 +9,8 @@
 //!   owner --Stored(None)--> other owner: Reannounce, if it lacks them --> owner --Stored(bytes)-->
 //! ```
 
+use alloc::vec::Vec;
+
 use super::{context::Context, entry::Entry, live::Live, questions::Kind, state::Directory};
 use crate::{
     id::{NodeId, ObjectId},
@@ -59,7 +61,8 @@ impl Directory {
     }
 
     /// Whether an announcement is an offer without bytes. They are requested if this owner knows of
-    /// no such object, and has room for them or nodes that wait.
+    /// no such object, and has room for them or nodes that wait. If the object has ended here, the
+    /// other owner receives that.
     pub(super) fn is_offer(
         &self,
         context: &mut Context<'_>,
@@ -68,10 +71,16 @@ impl Directory {
     ) -> bool {
         let Announce { id, instance, progress, .. } = announce;
         let is_offer = *progress == Progress::Stored(None);
-        let is_known = |entry: &Entry| {
-            entry.live.as_ref().is_some_and(Live::is_fed) || entry.is_over(context.now, instance)
-        };
         let entry = self.entries.get(id);
+        if is_offer && let Some(entry) = entry.filter(|it| it.is_over(context.now, instance)) {
+            // The deletion has not reached the other owner.
+            let ended = entry.tombstone.as_ref().filter(|it| it.instances.contains(instance));
+            let (error, pruned) = (ended.map(|it| it.error(id)), ended.is_some_and(|it| it.pruned));
+            let (id, instances) = (id.clone(), Vec::from([*instance]));
+            context.outbox.push((from, Message::Tombstone { id, instances, error, pruned }));
+            return true;
+        }
+        let is_known = |entry: &Entry| entry.live.as_ref().is_some_and(Live::is_fed);
         let is_awaited =
             |entry: &Entry| entry.has_open(Kind::Source) || entry.has_open(Kind::Watch);
         let has_room = instance.node == context.members.me()
