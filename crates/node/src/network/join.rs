@@ -77,14 +77,7 @@ pub(crate) async fn join(network: &Arc<Network>, seeds: &[String]) -> Result<(),
                     Err(error) => {
                         may_come |= handshake::is_refused(&error);
                         log_failure(seed, &error);
-                        failures.push(if handshake::is_refused(&error) {
-                            format!(
-                                "no node listens at {seed}: check the address, and that its \
-                                 node runs ({error})"
-                            )
-                        } else {
-                            format!("{seed}: {error}")
-                        });
+                        failures.push(describe(seed, &error));
                     }
                 }
             }
@@ -108,6 +101,14 @@ pub(crate) async fn join(network: &Arc<Network>, seeds: &[String]) -> Result<(),
         return Err(Error::Join(said));
     }
     Ok(())
+}
+
+/// Why an address did not admit this node.
+fn describe(seed: &str, error: &LinkError) -> String {
+    if !handshake::is_refused(error) {
+        return format!("{seed}: {error}");
+    }
+    format!("no node listens at {seed}: check the address, and that its node runs ({error})")
 }
 
 /// Contacts configured addresses that are not members yet, until the node ends. Nodes that start
