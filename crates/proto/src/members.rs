@@ -44,6 +44,11 @@ impl Owners {
         core::iter::once(self.primary).chain(self.backup)
     }
 
+    /// The owners other than `node`.
+    pub(crate) fn except(self, node: NodeId) -> impl Iterator<Item = NodeId> {
+        self.iter().filter(move |owner| *owner != node)
+    }
+
     /// Whether `node` is one of the owners.
     pub fn contains(self, node: NodeId) -> bool {
         self.iter().any(|owner| owner == node)

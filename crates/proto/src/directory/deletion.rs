@@ -92,10 +92,10 @@ impl Directory {
 
     /// Sends the deletion to the other owners.
     pub(super) fn notify_other_owners(&mut self, context: &mut Context<'_>, id: &ObjectId) {
-        let (me, owners) = (context.members.me(), context.members.owners(id));
+        let others = context.members.owners(id).except(context.members.me());
         let entry = self.entries.get_mut(id);
         if let Some(tombstone) = entry.and_then(|entry| entry.tombstone.as_mut()) {
-            tombstone.tell(id, owners.iter().filter(|owner| *owner != me), context.outbox);
+            tombstone.tell(id, others, context.outbox);
         }
     }
 

@@ -191,11 +191,10 @@ impl Directory {
             return;
         }
         let (all, me) = (members.owners(id), members.me());
-        let owners = || all.iter().filter(|owner| *owner != me);
         if let Some(tombstone) = &mut entry.tombstone {
             let has_rejoined = |node: &NodeId| changes.iter().any(|it| it.rejoined.contains(node));
             tombstone.known_to.retain(|owner| !has_rejoined(owner));
-            tombstone.tell(id, owners(), context.outbox);
+            tombstone.tell(id, all.except(me), context.outbox);
             if all.contains(me) {
                 tombstone.drop_again(id, context.outbox);
             }
@@ -203,7 +202,7 @@ impl Directory {
         // Earlier instances of a name that was put again must not come back either.
         let buried: Vec<Instance> = entry.buried(now).collect();
         if !buried.is_empty() {
-            for owner in owners() {
+            for owner in all.except(me) {
                 let (id, instances) = (id.clone(), buried.clone());
                 let (error, pruned) = (None, false);
                 context.outbox.push((owner, Message::Tombstone { id, instances, error, pruned }));

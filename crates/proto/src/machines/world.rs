@@ -193,7 +193,7 @@ impl World {
 
     /// The owner of an object that is not `owner`.
     pub(crate) fn other_owner(&self, id: &ObjectId, owner: NodeId) -> Option<NodeId> {
-        self.members.owners(id).iter().find(|other| *other != owner)
+        self.members.owners(id).except(owner).next()
     }
 
     /// How many visits of a walk one event makes.
