@@ -36,7 +36,11 @@ impl Directory {
         from: NodeId,
         announce: &Announce,
     ) -> bool {
-        if self.is_offer(context, from, announce) || !self.has_name(context, from, announce) {
+        if announce.progress == Progress::Stored(None) {
+            self.reply_to_offer(context, from, announce);
+            return true;
+        }
+        if !self.has_name(context, from, announce) {
             return true;
         }
         let Some(recorded) = self.record(context, from, announce) else { return true };

@@ -60,42 +60,34 @@ impl Directory {
         }
     }
 
-    /// Whether an announcement is an offer without bytes. They are requested if this owner knows of
-    /// no such object, and has room for them or nodes that wait. If the object has ended here, the
-    /// other owner receives that.
-    pub(super) fn is_offer(
-        &self,
-        context: &mut Context<'_>,
-        from: NodeId,
-        announce: &Announce,
-    ) -> bool {
-        let Announce { id, instance, progress, .. } = announce;
-        let is_offer = *progress == Progress::Stored(None);
-        let entry = self.entries.get(id);
-        if is_offer && let Some(entry) = entry.filter(|it| it.is_over(context.now, instance)) {
+    /// Requests the bytes that another owner offers if this owner knows of no such object, and has
+    /// room for them or nodes that wait. If the object has ended here, the other owner receives
+    /// that.
+    pub(super) fn reply_to_offer(&self, context: &mut Context<'_>, from: NodeId, offer: &Announce) {
+        let (entry, instance) = (self.entries.get(&offer.id), offer.instance);
+        let id = offer.id.clone();
+        if let Some(entry) = entry.filter(|it| it.is_over(context.now, &instance)) {
             // The deletion has not reached the other owner.
-            let ended = entry.tombstone.as_ref().filter(|it| it.instances.contains(instance));
-            let (error, pruned) = (ended.map(|it| it.error(id)), ended.is_some_and(|it| it.pruned));
-            let (id, instances) = (id.clone(), Vec::from([*instance]));
+            let ended = entry.tombstone.as_ref().filter(|it| it.instances.contains(&instance));
+            let error = ended.map(|it| it.error(&id));
+            let pruned = ended.is_some_and(|it| it.pruned);
+            let instances = Vec::from([instance]);
             context.outbox.push((from, Message::Tombstone { id, instances, error, pruned }));
-            return true;
+            return;
         }
-        let is_known = |entry: &Entry| entry.live.as_ref().is_some_and(Live::is_fed);
+        let is_known = entry.is_some_and(|it| it.live.as_ref().is_some_and(Live::is_fed));
         let is_awaited =
-            |entry: &Entry| entry.has_open(Kind::Source) || entry.has_open(Kind::Watch);
-        let has_room = instance.node == context.members.me()
-            || self.accounts.has_room(from, announce.meta.size);
-        if is_offer && !entry.is_some_and(is_known) && (has_room || entry.is_some_and(is_awaited)) {
-            let (id, instance) = (id.clone(), *instance);
+            entry.is_some_and(|it| it.has_open(Kind::Source) || it.has_open(Kind::Watch));
+        let has_room =
+            instance.node == context.members.me() || self.accounts.has_room(from, offer.meta.size);
+        if !is_known && (has_room || is_awaited) {
             context.outbox.push((from, Message::Reannounce { id, instance }));
         }
-        is_offer
     }
 }
 
 fn send_to_other_owners(context: &mut Context<'_>, announce: &Announce) {
-    let me = context.members.me();
-    for owner in context.members.owners(&announce.id).iter().filter(|owner| *owner != me) {
+    for owner in context.members.owners(&announce.id).except(context.members.me()) {
         context.outbox.push((owner, Message::Announce(announce.clone())));
     }
 }
