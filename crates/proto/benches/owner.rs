@@ -32,7 +32,7 @@ const LINK: Link = Link { latency_ns: 50_000, bytes_per_second: 1_250_000_000 };
 /// A request for a source.
 fn locate(id: &ObjectId) -> Message {
     let (id, avoid, not_here) = (id.clone(), Vec::new(), None);
-    let locate = Locate { id, avoid, not_here, receives: ReceiveRate::default(), seen: false };
+    let locate = Locate { id, avoid, not_here, receives: ReceiveRate::default(), seen_at: None };
     Message::Ask { number: QuestionId(2), question: Question::Locate(Box::new(locate)) }
 }
 

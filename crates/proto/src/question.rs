@@ -36,8 +36,9 @@ pub enum Question {
     Watch {
         /// The object.
         id: ObjectId,
-        /// Whether the node has seen that the object exists. Only then do deletions apply to it.
-        seen: bool,
+        /// The node that had the object when an owner last reported it; `None` if none has. Only
+        /// with one do deletions apply to the question.
+        seen_at: Option<NodeId>,
     },
     /// The holders of an object, once they differ from `known`.
     Locations {
@@ -208,9 +209,8 @@ pub struct Locate {
     pub not_here: Option<(NodeId, Instance)>,
     /// How fast the node receives.
     pub receives: ReceiveRate,
-    /// Whether an owner has located the object since the clients' requests. Only then do deletions
-    /// apply to them.
-    pub seen: bool,
+    /// The last source since the clients' requests. Only with one do deletions apply to them.
+    pub seen_at: Option<NodeId>,
 }
 
 /// A request for a source of a range.

@@ -31,7 +31,7 @@ use crate::{
 pub const MAGIC: [u8; 4] = *b"HPLT";
 
 /// Protocol version. Nodes of different versions can't connect.
-pub const VERSION: u8 = 27;
+pub const VERSION: u8 = 28;
 
 /// Size of a header in bytes.
 pub const HEADER_BYTES: usize = SIGNED_BYTES + TAG_BYTES;
@@ -462,7 +462,7 @@ mod tests {
                         avoid: vec![NodeId(serial)],
                         not_here: Some((NodeId(node), instance)),
                         receives: ReceiveRate { slowness: serial, usual: Some(node) },
-                        seen: node % 2 == 0,
+                        seen_at: (node % 2 == 0).then_some(NodeId(serial)),
                     })),
                 },
             ] {

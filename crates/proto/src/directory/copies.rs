@@ -151,6 +151,10 @@ impl Directory {
                 self.forget_if_empty(id);
                 return None;
             };
+            if entry.reserved.is_none() {
+                // Whoever feeds this copy gets a grace period of its own.
+                entry.orphan_since = None;
+            }
             let (meta, counted) = (announce.meta.clone(), self.recorded.add());
             entry.live = Some(Live::new(*instance, meta, now, charge, counted));
             self.versions.insert(id);

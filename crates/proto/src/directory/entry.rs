@@ -296,10 +296,50 @@ impl Entry {
             // A name that no node has put yet, or that is reserved.
             None => self.live.is_none() || self.reserved.is_some(),
         };
-        if can_come || self.tombstone.is_some() || self.live.as_ref().is_some_and(Live::is_fed) {
+        let is_fed = self.live.as_ref().is_some_and(Live::is_fed);
+        if !can_come && !is_fed {
+            self.begin_grace(now, id, alarms);
+        }
+    }
+
+    /// Whether nothing is recorded of a name, or only its deletion.
+    pub(super) fn is_unrecorded_name(&self, id: &ObjectId) -> bool {
+        id.minter().is_none() && self.live.is_none() && self.reserved.is_none()
+    }
+
+    /// The same for a name that is not recorded at its primary owner: if its requesters have seen
+    /// it at nodes that are gone, those that recorded it may be gone too.
+    pub(super) fn check_unrecorded(
+        &mut self,
+        now: Instant,
+        id: &ObjectId,
+        members: &Members,
+        alarms: &mut BTreeSet<(Instant, ObjectId)>,
+    ) {
+        if !self.is_unrecorded_name(id) {
             return;
         }
-        if self.orphan_since.is_none() {
+        if members.owners(id).primary != members.me() {
+            self.orphan_since = None;
+        } else if self.was_seen_at_gone(members) {
+            self.begin_grace(now, id, alarms);
+        }
+    }
+
+    /// Whether requesters have seen the object, all of them at nodes that are no members any more.
+    pub(super) fn was_seen_at_gone(&self, members: &Members) -> bool {
+        let asked = self.open(Kind::Source).chain(self.open(Kind::Watch));
+        let mut seen_at = asked.filter_map(|(_, question)| question.seen_at).peekable();
+        seen_at.peek().is_some() && seen_at.all(|node| !members.contains(node))
+    }
+
+    fn begin_grace(
+        &mut self,
+        now: Instant,
+        id: &ObjectId,
+        alarms: &mut BTreeSet<(Instant, ObjectId)>,
+    ) {
+        if self.tombstone.is_none() && self.orphan_since.is_none() {
             self.orphan_since = Some(now);
             alarms.insert((now + ORPHAN_GRACE_NS, id.clone()));
         }
@@ -342,7 +382,8 @@ impl Entry {
             return;
         }
         if let Some(tombstone) = &self.tombstone {
-            let concerns = |question: &OpenQuestion| tombstone.concerns(id, question.seen);
+            let concerns =
+                |question: &OpenQuestion| tombstone.concerns(id, question.seen_at.is_some());
             let error = tombstone.error(id);
             let ended = self.open(Kind::Locations).filter(|(_, question)| concerns(question));
             let ended: Vec<Asker> = ended.map(|(asker, _)| asker).collect();
@@ -385,7 +426,9 @@ impl Entry {
         // A client that watches the holders of a lost object would otherwise wait forever.
         let kinds = [Kind::Source, Kind::Watch, Kind::Locations].into_iter();
         let askers: Vec<Asker> = kinds
-            .flat_map(|kind| self.close_all(kind, |question| concerns(question.seen), open))
+            .flat_map(|kind| {
+                self.close_all(kind, |question| concerns(question.seen_at.is_some()), open)
+            })
             .collect();
         if mutants::is_active(Mutant::NeverReportsLosses) {
             return;

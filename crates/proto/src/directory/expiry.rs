@@ -69,8 +69,7 @@ impl Directory {
         self.handle_stalls(context, id);
         self.wake_yielded(context, id);
         self.end_in_time(context, id);
-        let since = self.entries.get(id).and_then(|entry| entry.orphan_since);
-        let lost_at = since.map(|since| self.lost_at(since));
+        let lost_at = self.entries.get(id).and_then(|entry| self.lost_at(id, entry));
         if let Some(later) = lost_at.filter(|lost_at| *lost_at > now) {
             self.alarms.insert((later, id.clone()));
         }
@@ -92,7 +91,12 @@ impl Directory {
     fn report_loss(&mut self, context: &mut Context<'_>, id: &ObjectId) {
         let (now, members) = (context.now, context.members);
         let Some(entry) = self.entries.get_mut(id) else { return };
+        // Only those that have seen the name wait for this object: the others wait for any put.
+        let is_unrecorded = entry.is_unrecorded_name(id);
         entry.orphan_since = None;
+        if is_unrecorded && !entry.was_seen_at_gone(members) {
+            return;
+        }
         let lost = entry.live.take_if(|live| !live.is_fed());
         if let Some(lost) = lost.as_ref().filter(|_| id.minter().is_none()) {
             entry.lost = Some(Box::new((lost.instance, now + TOMBSTONE_NS)));
@@ -117,7 +121,8 @@ impl Directory {
                 let detail = "no remaining node has a complete copy".into();
                 Error::ObjectLost { id: id.clone(), detail }
             });
-            entry.notify_gone(&error, |_| true, &mut self.asked, context.outbox);
+            let concerns = |seen| seen || !is_unrecorded;
+            entry.notify_gone(&error, concerns, &mut self.asked, context.outbox);
             // Partial copies that receive only from each other never complete. Only the primary
             // owner has the full list of copies.
             if let Some(lost) = &lost

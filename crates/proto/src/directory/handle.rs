@@ -126,7 +126,7 @@ impl Directory {
                 self.locate_range(context, asker, locate);
                 self.notify_locators(context, &locate.id);
             }
-            Question::Watch { id, seen } => self.watch(context, asker, id, *seen),
+            Question::Watch { id, seen_at } => self.watch(context, asker, id, *seen_at),
             Question::Locations { id, known } => {
                 self.locations(context, asker, id, known.clone());
             }

@@ -47,7 +47,7 @@ impl Directory {
         locate: &Locate,
         before: Option<OpenQuestion>,
     ) {
-        let Locate { id, avoid, not_here, receives, seen } = locate;
+        let Locate { id, avoid, not_here, receives, seen_at } = locate;
         // A node that repeats its request has already yielded, or has begun to.
         let mut until = before.and_then(|before| before.until);
         if let Some(entry) = self.entries.get_mut(id) {
@@ -63,8 +63,8 @@ impl Directory {
         {
             self.verify_copy(context, *holder, id, *instance);
         }
-        let (avoid, since, seen) = (avoid.clone(), context.now, *seen);
-        let question = OpenQuestion { avoid, since, seen, until, ..OpenQuestion::default() };
+        let (avoid, since, seen_at) = (avoid.clone(), context.now, *seen_at);
+        let question = OpenQuestion { avoid, since, seen_at, until, ..OpenQuestion::default() };
         self.assign_source(context, asker, question, id);
     }
 
@@ -77,7 +77,7 @@ impl Directory {
         id: &ObjectId,
     ) {
         let (now, members, requester) = (context.now, context.members, asker.0);
-        if let Some(error) = self.end_for(context, id, question.seen) {
+        if let Some(error) = self.end_for(context, id, question.seen_at.is_some()) {
             return context.outbox.push(answer(asker, Answer::Gone(error)));
         }
         let entry = self.entries.open(id);
@@ -109,10 +109,14 @@ impl Directory {
         if let Some(live) = &mut entry.live {
             live.tree.detach(requester);
         }
+        let seen_at = question.seen_at;
         entry.ask(id, Kind::Source, asker, question, &mut self.asked);
         context.outbox.push(answer(asker, Answer::NoSource));
         entry.seek_bytes(id, context.outbox);
         self.check_orphan(now, id, members);
+        if seen_at.is_some_and(|holder| !members.contains(holder)) {
+            self.check_unrecorded(now, id, members);
+        }
     }
 
     /// A node receives nothing of an object.
@@ -130,14 +134,14 @@ impl Directory {
         context: &mut Context<'_>,
         asker: Asker,
         id: &ObjectId,
-        seen: bool,
+        seen_at: Option<NodeId>,
     ) {
         let (now, members) = (context.now, context.members);
-        if let Some(error) = self.end_for(context, id, seen) {
+        if let Some(error) = self.end_for(context, id, seen_at.is_some()) {
             return context.outbox.push(answer(asker, Answer::Gone(error)));
         }
         let entry = self.entries.open(id);
-        let question = OpenQuestion { seen, ..OpenQuestion::default() };
+        let question = OpenQuestion { seen_at, ..OpenQuestion::default() };
         entry.ask(id, Kind::Watch, asker, question, &mut self.asked);
         // A watcher of a small object gets its notification with the bytes. An earlier reply would
         // state that the object is missing.
@@ -145,6 +149,9 @@ impl Directory {
             context.outbox.push(entry.state_for(asker, members));
         }
         self.check_orphan(now, id, members);
+        if seen_at.is_some_and(|holder| !members.contains(holder)) {
+            self.check_unrecorded(now, id, members);
+        }
     }
 
     pub(super) fn locations(
@@ -156,8 +163,8 @@ impl Directory {
     ) {
         let (now, members) = (context.now, context.members);
         let entry = self.entries.open(id);
-        let seen = known.as_ref().is_some_and(|known| !known.is_empty());
-        let question = OpenQuestion { seen, known, ..OpenQuestion::default() };
+        let seen_at = known.as_ref().and_then(|known| Some(known.first()?.node));
+        let question = OpenQuestion { seen_at, known, ..OpenQuestion::default() };
         entry.ask(id, Kind::Locations, asker, question, &mut self.asked);
         entry.notify_locators(id, &mut self.asked, context.outbox);
         if self.asked.place(asker).is_some() {

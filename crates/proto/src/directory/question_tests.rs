@@ -5,13 +5,15 @@ use alloc::{boxed::Box, format, vec, vec::Vec};
 use super::{
     questions::Kind,
     tests::{
-        Owner, announced, answered, ask, delete, instance, locate, locate_with, minted, watch,
+        Owner, announced, answered, ask, delete, instance, locate, locate_with, minted, named,
+        watch,
     },
     *,
 };
 use crate::{
+    error::Error,
     id::{NodeId, ObjectId, QuestionId},
-    limits::STRAY_NS,
+    limits::{MERGE_NS, STRAY_NS},
     message::{Holding, Message, Progress},
     question::{Answer, LocateRange, Question},
 };
@@ -40,7 +42,7 @@ fn a_cancellation_closes_the_question_of_its_node_and_number() {
     let mut owner = Owner::new();
     let id = minted();
     let all = [
-        Question::Watch { id: id.clone(), seen: false },
+        Question::Watch { id: id.clone(), seen_at: None },
         Question::Locations { id: id.clone(), known: Some(vec![]) },
         Question::Latest { prefix: "policy/".parse().unwrap(), after: None },
     ];
@@ -173,7 +175,7 @@ fn each_question_about_an_object_names_it() {
     let all = [
         locate,
         Question::LocateRange(Box::new(range)),
-        Question::Watch { id: id.clone(), seen: false },
+        Question::Watch { id: id.clone(), seen_at: None },
         Question::Locations { id: id.clone(), known: None },
         Question::Delete { id, pruned: false },
         Question::Latest { prefix, after: None },
@@ -235,4 +237,73 @@ fn a_refused_copy_is_reported_to_those_that_watch_the_holders() {
         };
         assert!(outbox.iter().any(is_news), "{outbox:?}");
     }
+}
+
+/// Goal: an object whose holder and both owners end at once is lost to those that have seen it,
+/// although no owner has recorded it.
+#[test]
+fn a_name_that_only_its_requester_knows_is_lost() {
+    let (id, gone) = (named(&Owner::new(), "x"), NodeId(77));
+    for question in seen_at(&id, gone) {
+        let mut owner = Owner::new();
+        owner.receives(4, watch(&id));
+        owner.receives(3, ask(1, question.clone()));
+        assert_eq!(owner.waits(MERGE_NS / 2), [], "a holder may still announce it");
+        assert_eq!(owner.waits(MERGE_NS / 4), []);
+        let outbox = owner.waits(MERGE_NS);
+        assert!(matches!(&outbox[..], [only] if is_loss(only)), "{outbox:?}");
+        assert_eq!(owner.directory.asked.len(), 1, "the other waits for its first put");
+        owner.receives(3, ask(1, question));
+        put(&mut owner, &id, 1);
+        assert!(!owner.waits(2 * MERGE_NS).iter().any(is_loss), "a holder has announced it");
+    }
+}
+
+/// Goal: an owner without a record declares no loss while another node may have one: the holder,
+/// however late it announces, and the primary owner.
+#[test]
+fn a_name_that_is_not_recorded_yet_is_not_lost() {
+    let id = named(&Owner::new(), "x");
+    for question in seen_at(&id, NodeId(2)) {
+        let mut owner = Owner::new();
+        owner.receives(3, ask(1, question));
+        assert!(!owner.waits(10 * MERGE_NS).iter().any(is_loss), "its holder is a member");
+        owner.receives(4, ask(2, Question::Watch { id: id.clone(), seen_at: Some(NodeId(5)) }));
+        owner.loses(2);
+        assert!(!owner.waits(2 * MERGE_NS).iter().any(is_loss), "another holder is a member");
+        owner.loses(5);
+        assert!(owner.waits(2 * MERGE_NS).iter().any(is_loss), "its holders are gone");
+    }
+    let owner = Owner::new();
+    let is_backup = |id: &ObjectId| {
+        let owners = owner.members.owners(id);
+        owners.backup == Some(NodeId(1)) && owners.primary != NodeId(3)
+    };
+    let mut names = (0..).map(|group| format!("group{group}/x").parse().unwrap());
+    let id: ObjectId = names.find(is_backup).unwrap();
+    let primary = owner.members.owners(&id).primary;
+    for question in seen_at(&id, NodeId(77)) {
+        let mut owner = Owner::new();
+        owner.receives(3, ask(1, question));
+        assert!(!owner.waits(2 * MERGE_NS).iter().any(is_loss), "the primary owner decides");
+        owner.loses(primary.0);
+        assert!(owner.waits(2 * MERGE_NS).iter().any(is_loss), "it is the primary owner now");
+    }
+}
+
+/// Questions about an object that was last seen at a node.
+fn seen_at(id: &ObjectId, node: NodeId) -> [Question; 2] {
+    let Message::Ask { question: located, .. } =
+        locate_with(id, |locate| locate.seen_at = Some(node))
+    else {
+        unreachable!()
+    };
+    [Question::Watch { id: id.clone(), seen_at: Some(node) }, located]
+}
+
+/// Whether a message reports a loss in reply to question 1 of node 3.
+fn is_loss((to, message): &(NodeId, Message)) -> bool {
+    let Message::Answer { number, answer } = message else { return false };
+    let is_it = (*to, *number) == (NodeId(3), QuestionId(1));
+    is_it && matches!(answer, Answer::Gone(Error::ObjectLost { .. }))
 }

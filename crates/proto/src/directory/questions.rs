@@ -38,8 +38,9 @@ pub(super) enum Kind {
 /// An open question.
 #[derive(Clone, Debug, Default)]
 pub(super) struct OpenQuestion {
-    /// Whether the node has seen the object. Only then do deletions apply to it.
-    pub(super) seen: bool,
+    /// The node that had the object when an owner last reported it, if any has. Only then do
+    /// deletions apply to the question.
+    pub(super) seen_at: Option<NodeId>,
     /// Until when it waits: a source for a node that receives slowly yields to other nodes; the
     /// reply to a deletion, or that there is no newer name, waits for announcements.
     pub(super) until: Option<Instant>,

@@ -11,6 +11,7 @@ use super::{
     accounts::{Accounts, Charge, RecordedObjects},
     context::Context,
     entries::{Entries, Slice},
+    entry::Entry,
     leases::Leases,
     questions::OpenQuestions,
     speeds::Speeds,
@@ -142,9 +143,15 @@ impl Directory {
         self.changed_at.map(|changed| changed + ORPHAN_GRACE_NS).filter(|until| now < *until)
     }
 
-    /// When an object counts as lost that has had no holder since `since`.
-    pub(super) fn lost_at(&self, since: Instant) -> Instant {
-        (since + ORPHAN_GRACE_NS).max(self.merging_until.min(since + MERGE_NS))
+    /// When an object counts as lost that has no holder. Of a name without a record, a holder with
+    /// very many objects may announce it late.
+    pub(super) fn lost_at(&self, id: &ObjectId, entry: &Entry) -> Option<Instant> {
+        let since = entry.orphan_since?;
+        let longest = since + MERGE_NS;
+        if entry.is_unrecorded_name(id) {
+            return Some(longest);
+        }
+        Some((since + ORPHAN_GRACE_NS).max(self.merging_until.min(longest)))
     }
 
     /// Sets the rate at which this node has measured that it receives.
@@ -157,6 +164,13 @@ impl Directory {
     pub(super) fn check_orphan(&mut self, now: Instant, id: &ObjectId, members: &Members) {
         if let Some(entry) = self.entries.get_mut(id) {
             entry.check_orphan(now, id, members, &mut self.alarms);
+        }
+    }
+
+    /// The same for a name that is not recorded here ([`Entry::check_unrecorded`]).
+    pub(super) fn check_unrecorded(&mut self, now: Instant, id: &ObjectId, members: &Members) {
+        if let Some(entry) = self.entries.get_mut(id) {
+            entry.check_unrecorded(now, id, members, &mut self.alarms);
         }
     }
 

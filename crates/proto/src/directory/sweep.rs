@@ -121,6 +121,7 @@ impl Directory {
             self.alarms.insert((entry.stray_until, id.clone()));
         }
         self.notify_owners(context, id, &owners);
+        self.check_unrecorded(now, id, members);
         // A former owner receives no deletions: it makes only one offer, when it ceases to be one.
         if !was_doubtful || members.owners(id).contains(members.me()) {
             self.offer_stored(context, id);

@@ -199,7 +199,10 @@ fn slices_change_no_reply() {
                 2 => announced(&id, of, false, fed_by(of.node.0)),
                 3 => Message::Withdraw { id, instance: of },
                 4 | 5 => locate(&id),
-                6 => ask(step, Question::Watch { id, seen: dice(2) == 0 }),
+                6 => ask(
+                    step,
+                    Question::Watch { id, seen_at: (dice(2) == 0).then(|| NodeId(2 + dice(4))) },
+                ),
                 7 => ask(step, Question::Locations { id, known: None }),
                 8 if dice(3) == 0 => ask(step, Question::Delete { id, pruned: false }),
                 9 => {

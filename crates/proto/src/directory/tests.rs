@@ -181,7 +181,7 @@ pub(super) fn minted() -> ObjectId {
 }
 
 /// A name in a group of its own whose primary owner is node 1.
-fn named(owner: &Owner, suffix: &str) -> ObjectId {
+pub(super) fn named(owner: &Owner, suffix: &str) -> ObjectId {
     let names = (0..).map(|group| format!("group{group}/{suffix}").parse().unwrap());
     let is_mine = |id: &ObjectId| owner.members.owners(id).primary == NodeId(1);
     names.into_iter().find(is_mine).unwrap()
@@ -223,8 +223,8 @@ pub(super) fn locate(id: &ObjectId) -> Message {
 
 /// A lookup that differs from a first one.
 pub(super) fn locate_with(id: &ObjectId, change: impl FnOnce(&mut Locate)) -> Message {
-    let (id, avoid, not_here, seen) = (id.clone(), Vec::new(), None, false);
-    let mut locate = Locate { id, avoid, not_here, receives: ReceiveRate::default(), seen };
+    let (id, avoid, not_here, seen_at) = (id.clone(), Vec::new(), None, None);
+    let mut locate = Locate { id, avoid, not_here, receives: ReceiveRate::default(), seen_at };
     change(&mut locate);
     ask(lookup(&locate.id), Question::Locate(Box::new(locate)))
 }
@@ -295,7 +295,7 @@ fn deleted(id: &ObjectId, to: u64) -> (NodeId, Message) {
 const WATCH: u64 = 1 << 40;
 
 pub(super) fn watch(id: &ObjectId) -> Message {
-    ask(WATCH, Question::Watch { id: id.clone(), seen: false })
+    ask(WATCH, Question::Watch { id: id.clone(), seen_at: None })
 }
 
 #[test]
@@ -877,7 +877,7 @@ fn a_late_announcement_of_an_earlier_instance_does_not_undo_a_deletion() {
 
 /// A request of a node that was sent a location before.
 fn seen(id: &ObjectId) -> Message {
-    locate_with(id, |locate| locate.seen = true)
+    locate_with(id, |locate| locate.seen_at = Some(NodeId(2)))
 }
 
 #[test]

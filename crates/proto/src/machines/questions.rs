@@ -128,7 +128,7 @@ impl Questions {
         while left > 0
             && let Some((asker, id)) = self.next_unwatched()
         {
-            self.ask(asker, Question::Watch { id, seen: false }, world);
+            self.ask(asker, Question::Watch { id, seen_at: None }, world);
             left -= 1;
         }
         while left > 0
@@ -326,8 +326,13 @@ impl Questions {
         let was_answered = open.is_answered;
         self.open.update(&number, |open| {
             (open.is_answered, open.next) = (true, None);
-            if let Question::Watch { seen, .. } = &mut open.question {
-                *seen = *seen && *answer == Answer::Pending || matches!(answer, Answer::Found(_));
+            if let Question::Watch { seen_at, .. } = &mut open.question {
+                *seen_at = match answer {
+                    Answer::Pending => *seen_at,
+                    Answer::Found(found) if found.inline.is_some() => Some(from),
+                    Answer::Found(found) => Some(found.holder),
+                    _ => None,
+                };
             }
         });
         let open = self.open.get(&number)?;
@@ -528,7 +533,7 @@ mod tests {
     }
 
     fn watch(id: &ObjectId) -> Question {
-        Question::Watch { id: id.clone(), seen: false }
+        Question::Watch { id: id.clone(), seen_at: None }
     }
 
     fn reduce(serial: u64) -> Asker {

@@ -117,10 +117,10 @@ impl Node {
         let not_here = self.incoming.update(arrival, |it| it.locate(now))?;
         let (avoid, receives) = (self.incoming.avoided(arrival), self.incoming.receives(now));
         let it = self.incoming.get(arrival)?;
-        let (id, seen) = (it.id.clone(), it.was_located);
+        let (id, seen_at) = (it.id.clone(), it.located_at);
         let Some(range) = it.range() else {
             let not_here = not_here.map(|(node, _)| node).zip(it.copy);
-            let locate = Locate { id, avoid, not_here, receives, seen };
+            let locate = Locate { id, avoid, not_here, receives, seen_at };
             return Some(Question::Locate(Box::new(locate)));
         };
         let RangePlace { of: instance, size: bytes, .. } = range.at?;
@@ -149,8 +149,8 @@ impl Node {
     pub(super) fn located(&mut self, arrival: ArrivalId, located: Located) {
         let Located { id, instance, meta, source, lifetime } = located;
         let terms = lifetime.map(|told| Terms::from_lifetime(&told, self.world.now()));
-        if let Source::Holder { .. } = source {
-            self.incoming.update(arrival, |it| it.was_located = true);
+        if let Source::Holder { node, .. } = source {
+            self.incoming.update(arrival, |it| it.located_at = Some(node));
         }
         match source {
             Source::Inline(bytes) => self.located_inline(&id, instance, meta, bytes, terms),
@@ -306,7 +306,9 @@ impl Node {
         debug_assert!(ended.is_whole(), "the copy of parts is doomed first");
         match (ended.phase, ended.copy) {
             // The owners list this node as a receiver.
-            (Phase::Locating | Phase::Backoff { .. }, _) if ended.was_located => self.decline(id),
+            (Phase::Locating | Phase::Backoff { .. }, _) if ended.located_at.is_some() => {
+                self.decline(id)
+            }
             (Phase::Admitting { .. }, Some(instance)) => self.copies.cancel(instance),
             _ => {}
         }

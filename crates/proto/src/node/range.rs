@@ -63,7 +63,7 @@ impl Node {
 
     /// Waits for an owner's report that a complete copy exists.
     pub(super) fn watch_range(&mut self, request: RequestId, id: ObjectId) {
-        let watch = Question::Watch { id, seen: false };
+        let watch = Question::Watch { id, seen_at: None };
         self.questions.ask(Asker::Range(request), watch, &mut self.world);
     }
 

@@ -235,7 +235,7 @@ impl Node {
             return;
         }
         let mismatch = self.incoming.update(arrival, |it| {
-            it.was_located = true;
+            it.located_at = Some(source);
             it.mismatched(source)
         });
         if mismatch != Some(DigestMismatch::One) {

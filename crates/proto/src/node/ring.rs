@@ -229,7 +229,7 @@ impl Node {
             self.end_parts(instance);
             self.arrived(instance);
         } else {
-            let watch = Question::Watch { id, seen: false };
+            let watch = Question::Watch { id, seen_at: None };
             self.questions.ask(Asker::Parts(instance), watch, &mut self.world);
         }
     }

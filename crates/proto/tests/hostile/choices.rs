@@ -290,8 +290,9 @@ impl Choices<'_> {
                 let not_here = self.flag().then(|| (self.node(), instance));
                 let usual = self.flag().then(|| self.number());
                 let receives = ReceiveRate { slowness: self.number(), usual };
-                let (avoid, seen) = (self.many(Self::node), self.flag());
-                let locate = Locate { id, avoid, not_here, receives, seen };
+                let avoid = self.many(Self::node);
+                let seen_at = self.flag().then(|| self.node());
+                let locate = Locate { id, avoid, not_here, receives, seen_at };
                 self.question(Question::Locate(Box::new(locate)))
             }
             11 => Message::RateReport(RateReport {
@@ -374,8 +375,8 @@ impl Choices<'_> {
             2 | 3 => Message::Decline { id },
             4 => self.answer(Answer::NoSource),
             5 => {
-                let seen = self.flag();
-                self.question(Question::Watch { id, seen })
+                let seen_at = self.flag().then(|| self.node());
+                self.question(Question::Watch { id, seen_at })
             }
             6 => Message::Cancel { number: self.question_id() },
             7 => Message::Reserve { id, instance },

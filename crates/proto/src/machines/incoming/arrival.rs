@@ -32,9 +32,9 @@ pub(crate) struct Arrival {
     pub(crate) phase: Phase,
     /// The copy that it fills, once its instance is known.
     pub(crate) copy: Option<Instance>,
-    /// Whether an owner has located the object. If so, a deletion ends the arrival, and the owners
+    /// The source that an owner chose last. With one, a deletion ends the arrival, and the owners
     /// list this node as a receiver. Otherwise the arrival waits for the next put of the name.
-    pub(crate) was_located: bool,
+    pub(crate) located_at: Option<NodeId>,
     /// The sources of the running transfers.
     pub(super) fetches: BTreeMap<FetchId, NodeId>,
     /// Sources that failed, to be used only if no other node has it.
@@ -140,9 +140,13 @@ pub(super) fn pause_ns(failures: u32) -> u64 {
 
 impl Arrival {
     pub(super) const fn new(id: ObjectId, purpose: Purpose, phase: Phase) -> Self {
+        let located_at = match phase {
+            Phase::Admitting { source } => source,
+            _ => None,
+        };
         Self {
             id,
-            was_located: matches!(purpose, Purpose::Parts(_)),
+            located_at,
             purpose,
             phase,
             copy: None,

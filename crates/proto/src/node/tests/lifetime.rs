@@ -2,7 +2,7 @@
 //! lease.
 
 use super::*;
-use crate::limits::LEASE_GRACE_NS;
+use crate::limits::{LEASE_GRACE_NS, MERGE_NS};
 
 const TTL: u64 = 60 * SECOND;
 const JOB: &str = "run-7";
@@ -437,4 +437,28 @@ fn the_last_node_that_stays_loses_nothing_to_another() {
     cluster.wait(SECOND);
     assert!(cluster.has_left(1) && cluster.has_left(2));
     assert!(cluster.lost.values().all(|lost| lost.count == 0), "{:?}", cluster.lost);
+}
+
+/// Goal: no wait for a name hangs when its holder and both owners end at once. Only the waiting
+/// nodes know then that it existed.
+#[test]
+fn a_name_is_lost_when_its_holder_and_its_owners_end_at_once() {
+    let mut cluster = Cluster::new(5);
+    let (name, growing) = (cluster.owned_name(4, 5, "x"), cluster.owned_name(4, 5, "y"));
+    let id = cluster.put_large(5, Some(&name));
+    let (growing, _) = cluster.create(5, Some(&growing));
+    let get = cluster.get(1, &growing);
+    let inputs = vec![id, named("late")];
+    let reduce = Request::Reduce { inputs, op: Op::Sum, count: 2, id: None, ttl_ns: None };
+    let Ok(Reply::Reducing { id: sum }) = cluster.asks(2, reduce) else { panic!() };
+    let sum = cluster.get(2, &sum);
+    let first = cluster.get(3, &named("group/first"));
+    [4, 5].iter().for_each(|node| drop(cluster.nodes.remove(&NodeId(*node))));
+    [4, 5].iter().for_each(|node| cluster.notice_failure(*node));
+    cluster.pass(2 * MERGE_NS);
+    for request in [get, sum] {
+        let reply = cluster.reply(request);
+        assert!(matches!(reply, Err(Error::ObjectLost { .. })), "{reply:?}");
+    }
+    assert!(!cluster.replies.contains_key(&first), "nobody has put it yet");
 }

@@ -1127,7 +1127,7 @@ fn a_corrupt_small_object_comes_from_the_other_owner() {
             Action::Send {
                 to,
                 message: Message::Ask { question: Question::Locate(locate), .. },
-            } => Some((*to, locate.seen)),
+            } => Some((*to, locate.seen_at.is_some())),
             _ => None,
         };
         actions.iter().filter_map(asked).collect()

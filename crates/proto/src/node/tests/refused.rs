@@ -61,8 +61,8 @@ fn announce(id: &ObjectId, instance: Instance, meta: Meta, progress: Progress) -
 }
 
 fn locate(id: &ObjectId, not_here: Option<(NodeId, Instance)>) -> Message {
-    let (id, avoid, receives, seen) = (id.clone(), Vec::new(), ReceiveRate::default(), false);
-    let locate = Locate { id, avoid, not_here, receives, seen };
+    let (id, avoid, receives, seen_at) = (id.clone(), Vec::new(), ReceiveRate::default(), None);
+    let locate = Locate { id, avoid, not_here, receives, seen_at };
     Message::Ask { number: QuestionId(1 << 40), question: Question::Locate(Box::new(locate)) }
 }
 
