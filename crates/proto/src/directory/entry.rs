@@ -281,6 +281,9 @@ impl Entry {
         members: &Members,
         alarms: &mut BTreeSet<(Instant, ObjectId)>,
     ) {
+        if self.orphan_since.is_some() {
+            return;
+        }
         let can_come = match id.minter() {
             // Any node can fill a slot while it is reserved, and none after that.
             Some(_) if id.is_slot_of(members.me()) => {
@@ -296,8 +299,8 @@ impl Entry {
             // A name that no node has put yet, or that is reserved.
             None => self.live.is_none() || self.reserved.is_some(),
         };
-        let is_fed = self.live.as_ref().is_some_and(Live::is_fed);
-        if !can_come && !is_fed {
+        let may_be_fed = |live: &Live| live.may_be_fed(members);
+        if !can_come && !self.live.as_ref().is_some_and(may_be_fed) {
             self.begin_grace(now, id, alarms);
         }
     }

@@ -175,6 +175,12 @@ impl Live {
         self.inline.is_some() || self.tree.roots().next().is_some()
     }
 
+    /// The same, or a member may have a copy that it has not announced here yet: others receive
+    /// from it. If it has none, they request another source.
+    pub(super) fn may_be_fed(&self, members: &Members) -> bool {
+        self.is_fed() || self.tree.unrecorded_sources().any(|node| members.contains(node))
+    }
+
     /// Receivers that began earlier than this, a quarter of a transfer ago, would wait too long for
     /// a node that has nothing yet.
     fn movable_since(&self, now: Instant, link: Link) -> Instant {

@@ -173,7 +173,8 @@ impl Directory {
         if held {
             entry.seek_bytes(id, context.outbox);
         }
-        if held || id.minter() == Some(node) {
+        let was_source = |live: &Live| live.tree.unrecorded_sources().any(|source| source == node);
+        if held || id.minter() == Some(node) || entry.live.as_ref().is_some_and(was_source) {
             self.check_orphan(now, id, members);
         }
         self.notify_locators(context, id);

@@ -1161,6 +1161,36 @@ fn an_object_announced_again_within_the_grace_period_is_not_lost() {
     assert_eq!(owner.waits(2 * ORPHAN_GRACE_NS), []);
 }
 
+/// Goal: without a fault nothing is lost at an owner that joined, however late the holders of very
+/// many objects announce them.
+#[test]
+fn an_object_is_not_lost_while_its_source_has_not_announced_it() {
+    let mut owner = Owner::new();
+    let id = named(&owner, "x");
+    owner.receives(3, announced(&id, instance(2, 1), false, fed_by(2)));
+    let waiting = owner.receives(4, locate(&id));
+    let is_lost = |outbox: &Outbox| outbox.iter().any(|(_, message)| is_gone(message));
+    assert!(!is_lost(&owner.waits(10 * ORPHAN_GRACE_NS)), "{waiting:?}");
+    owner.receives(2, announced(&id, instance(2, 1), true, Progress::Complete));
+    assert!(!is_lost(&owner.waits(10 * ORPHAN_GRACE_NS)));
+    // Its receiver reports that the source has no copy, or the source is gone.
+    for dies in [false, true] {
+        let mut owner = Owner::new();
+        owner.receives(3, announced(&id, instance(2, 1), false, fed_by(2)));
+        assert!(!is_lost(&owner.waits(10 * ORPHAN_GRACE_NS)));
+        if dies {
+            owner.receives(4, locate(&id));
+            owner.loses(2);
+        } else {
+            owner.receives(
+                3,
+                locate_with(&id, |locate| locate.not_here = Some((NodeId(2), instance(2, 1)))),
+            );
+        }
+        assert!(is_lost(&owner.waits(2 * ORPHAN_GRACE_NS)), "dies: {dies}");
+    }
+}
+
 #[test]
 fn the_result_of_a_restarted_reduce_is_not_lost() {
     let mut owner = Owner::new();
