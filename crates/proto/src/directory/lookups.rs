@@ -48,15 +48,7 @@ impl Directory {
         before: Option<OpenQuestion>,
     ) {
         let Locate { id, avoid, not_here, receives, seen_at } = locate;
-        // A node that repeats its request has already yielded, or has begun to.
-        let mut until = before.and_then(|before| before.until);
-        if let Some(entry) = self.entries.get_mut(id) {
-            // An arrival needs one source.
-            let mut earlier = entry.open_of(Kind::Source, asker.0);
-            until = until.or_else(|| earlier.find_map(|(_, question)| question.until));
-            drop(earlier);
-            entry.close_of(Kind::Source, asker.0, &mut self.asked);
-        }
+        let until = before.and_then(|before| before.until);
         self.speeds.rate_reported(context.now, asker.0, *receives);
         if let Some((holder, instance)) = not_here
             && self.is_refusal_news(id, asker.0, *holder)
@@ -77,7 +69,18 @@ impl Directory {
         id: &ObjectId,
     ) {
         let (now, members, requester) = (context.now, context.members, asker.0);
-        if let Some(error) = self.end_for(context, id, question.seen_at.is_some()) {
+        let mut may_be_over = id.is_slot();
+        if let Some(entry) = self.entries.get_mut(id) {
+            may_be_over |= entry.tombstone.is_some();
+            // An arrival needs one source. A node that repeats its request has already yielded, or
+            // has begun to.
+            let mut earlier = entry.open_of(Kind::Source, requester);
+            question.until =
+                question.until.or_else(|| earlier.find_map(|(_, question)| question.until));
+            drop(earlier);
+            entry.close_of(Kind::Source, requester, &mut self.asked);
+        }
+        if may_be_over && let Some(error) = self.end_for(context, id, question.seen_at.is_some()) {
             return context.outbox.push(answer(asker, Answer::Gone(error)));
         }
         let entry = self.entries.open(id);
