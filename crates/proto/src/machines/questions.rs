@@ -108,8 +108,12 @@ impl Questions {
 
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let due = self.open.deadline().map(|at| at.max(self.resumed_at));
-        let has_more = !self.unwatched.is_empty() || !self.closing.is_empty();
-        due.into_iter().chain(has_more.then_some(self.resumed_at)).min()
+        due.into_iter().chain(self.has_more().then_some(self.resumed_at)).min()
+    }
+
+    /// Whether questions are left to send or to close.
+    fn has_more(&self) -> bool {
+        !self.unwatched.is_empty() || !self.closing.is_empty()
     }
 
     /// Watches objects, in order, from the end of this event on.
@@ -143,8 +147,7 @@ impl Questions {
 
     /// Schedules the next slice, if there is one.
     pub(crate) fn pause(&mut self, world: &World) {
-        let has_more = !self.unwatched.is_empty() || !self.closing.is_empty();
-        if has_more && self.resumed_at <= world.now() {
+        if self.has_more() && self.resumed_at <= world.now() {
             self.resumed_at = world.now() + world.config().slice.pause_ns;
         }
     }
