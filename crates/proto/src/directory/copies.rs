@@ -434,7 +434,8 @@ impl Entry {
         outbox: &mut Outbox,
     ) {
         let id = &announce.id;
-        if self.live.as_ref().is_some_and(Live::is_fed) {
+        if let Some(live) = self.live.as_mut().filter(|live| live.is_fed()) {
+            live.was_fed = true;
             self.orphan_since = None;
         }
         let is_complete = self.live.as_ref().is_some_and(Live::is_complete);

@@ -329,11 +329,15 @@ impl Entry {
         }
     }
 
-    /// Whether requesters have seen the object, all of them at nodes that are no members any more.
+    /// Whether requesters have seen the object, all of them at nodes that have it no more: those
+    /// are no members, or the requesters themselves, which would have announced it.
     pub(super) fn was_seen_at_gone(&self, members: &Members) -> bool {
         let asked = self.open(Kind::Source).chain(self.open(Kind::Watch));
-        let mut seen_at = asked.filter_map(|(_, question)| question.seen_at).peekable();
-        seen_at.peek().is_some() && seen_at.all(|node| !members.contains(node))
+        let mut seen = asked.filter(|(_, question)| question.seen_at.is_some()).peekable();
+        let is_gone = |(asker, question): (Asker, &OpenQuestion)| {
+            is_seen_at_gone(asker, question.seen_at, members)
+        };
+        seen.peek().is_some() && seen.all(is_gone)
     }
 
     fn begin_grace(
@@ -438,6 +442,11 @@ impl Entry {
         }
         outbox.extend(askers.into_iter().map(|asker| answer(asker, Answer::Gone(error.clone()))));
     }
+}
+
+/// Whether a requester has seen an object at a node that can't have it any more.
+pub(super) fn is_seen_at_gone(asker: Asker, seen_at: Option<NodeId>, members: &Members) -> bool {
+    seen_at.is_some_and(|node| node == asker.0 || !members.contains(node))
 }
 
 /// The message that answers a question.

@@ -54,7 +54,7 @@ impl Directory {
                 // It changes no holder.
                 return DirectoryOutcome::Yes;
             }
-            Message::Decline { id } => self.declined(from, id),
+            Message::Decline { id } => self.declined(context, from, id),
             Message::Ask { number, question } => {
                 return self.answer_question(context, (from, *number), question);
             }
@@ -158,6 +158,10 @@ impl Directory {
         self.settle_before_use(context, &id);
         let entry = self.entries.get_mut(&id);
         let closed = entry.and_then(|entry| entry.close(kind, asker, &mut self.asked));
+        if closed.as_ref().is_some_and(|question| question.seen_at.is_some()) {
+            // The others may have seen it only at nodes that are gone.
+            self.check_unrecorded(context.now, &id, context.members);
+        }
         self.forget_if_empty(&id);
         closed
     }

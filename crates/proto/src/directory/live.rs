@@ -44,6 +44,8 @@ pub(super) struct Live {
     /// Whether a ring reduce makes it in parts. Then other nodes that have not announced it may
     /// hold a complete copy from an aborted attempt.
     pub(super) by_parts: bool,
+    /// Whether this owner has ever known a copy that is complete or will be.
+    pub(super) was_fed: bool,
     /// The nodes that hold or receive it.
     pub(super) tree: Tree,
     /// The last comparison of two receivers, while no rate is known.
@@ -88,6 +90,7 @@ impl Live {
             inline: None,
             bytes_requested: false,
             by_parts: false,
+            was_fed: false,
             tree: Tree::default(),
             probe: None,
             terms: None,
@@ -175,10 +178,11 @@ impl Live {
         self.inline.is_some() || self.tree.roots().next().is_some()
     }
 
-    /// The same, or a member may have a copy that it has not announced here yet: others receive
-    /// from it. If it has none, they request another source.
+    /// The same, or a member may have a copy that it has not announced here yet, since this node
+    /// has become an owner: others receive from it. If it has none, they request another source.
     pub(super) fn may_be_fed(&self, members: &Members) -> bool {
-        self.is_fed() || self.tree.unrecorded_sources().any(|node| members.contains(node))
+        let is_member = |node| members.contains(node);
+        self.is_fed() || !self.was_fed && self.tree.unrecorded_sources().any(is_member)
     }
 
     /// Receivers that began earlier than this, a quarter of a transfer ago, would wait too long for

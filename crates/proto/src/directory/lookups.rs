@@ -6,7 +6,7 @@ use alloc::{boxed::Box, vec::Vec};
 
 use super::{
     context::Context,
-    entry::{Entry, answer},
+    entry::{Entry, answer, is_seen_at_gone},
     live::Live,
     questions::{Asker, Kind, OpenQuestion},
     state::Directory,
@@ -117,17 +117,18 @@ impl Directory {
         context.outbox.push(answer(asker, Answer::NoSource));
         entry.seek_bytes(id, context.outbox);
         self.check_orphan(now, id, members);
-        if seen_at.is_some_and(|holder| !members.contains(holder)) {
+        if is_seen_at_gone(asker, seen_at, members) {
             self.check_unrecorded(now, id, members);
         }
     }
 
     /// A node receives nothing of an object.
-    pub(super) fn declined(&mut self, from: NodeId, id: &ObjectId) {
+    pub(super) fn declined(&mut self, context: &Context<'_>, from: NodeId, id: &ObjectId) {
         if let Some(live) = self.entries.get_mut(id).and_then(|entry| entry.live.as_mut())
             && live.tree.get(from).is_some_and(|it| !it.complete && !it.pinned)
         {
             live.remove_holder(from);
+            self.check_orphan(context.now, id, context.members);
         }
         self.forget_if_empty(id);
     }
@@ -152,7 +153,7 @@ impl Directory {
             context.outbox.push(entry.state_for(asker, members));
         }
         self.check_orphan(now, id, members);
-        if seen_at.is_some_and(|holder| !members.contains(holder)) {
+        if is_seen_at_gone(asker, seen_at, members) {
             self.check_unrecorded(now, id, members);
         }
     }

@@ -143,12 +143,12 @@ impl Directory {
         self.changed_at.map(|changed| changed + ORPHAN_GRACE_NS).filter(|until| now < *until)
     }
 
-    /// When an object counts as lost that has no holder. Of a name without a record, a holder with
-    /// very many objects may announce it late.
+    /// When an object counts as lost that has no holder. If this owner has not known one, a holder
+    /// with very many objects may announce it late.
     pub(super) fn lost_at(&self, id: &ObjectId, entry: &Entry) -> Option<Instant> {
         let since = entry.orphan_since?;
         let longest = since + MERGE_NS;
-        if entry.is_unrecorded_name(id) {
+        if entry.is_unrecorded_name(id) || entry.live.as_ref().is_some_and(|live| !live.was_fed) {
             return Some(longest);
         }
         Some((since + ORPHAN_GRACE_NS).max(self.merging_until.min(longest)))

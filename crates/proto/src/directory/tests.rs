@@ -1173,22 +1173,29 @@ fn an_object_is_not_lost_while_its_source_has_not_announced_it() {
     assert!(!is_lost(&owner.waits(10 * ORPHAN_GRACE_NS)), "{waiting:?}");
     owner.receives(2, announced(&id, instance(2, 1), true, Progress::Complete));
     assert!(!is_lost(&owner.waits(10 * ORPHAN_GRACE_NS)));
-    // Its receiver reports that the source has no copy, or the source is gone.
-    for dies in [false, true] {
+    // Its receiver reports that the source has no copy, or receives nothing, or the source is gone.
+    for event in 0..3 {
         let mut owner = Owner::new();
         owner.receives(3, announced(&id, instance(2, 1), false, fed_by(2)));
-        assert!(!is_lost(&owner.waits(10 * ORPHAN_GRACE_NS)));
-        if dies {
-            owner.receives(4, locate(&id));
-            owner.loses(2);
-        } else {
-            owner.receives(
-                3,
-                locate_with(&id, |locate| locate.not_here = Some((NodeId(2), instance(2, 1)))),
-            );
+        owner.receives(4, locate(&id));
+        assert!(!is_lost(&owner.waits(2 * MERGE_NS)));
+        let not_here = Some((NodeId(2), instance(2, 1)));
+        match event {
+            0 => drop(owner.receives(3, locate_with(&id, |locate| locate.not_here = not_here))),
+            1 => drop(owner.receives(3, Message::Decline { id: id.clone() })),
+            _ => drop(owner.loses(2)),
         }
-        assert!(is_lost(&owner.waits(2 * ORPHAN_GRACE_NS)), "dies: {dies}");
+        assert!(!is_lost(&owner.waits(MERGE_NS / 2)), "others may announce it: {event}");
+        assert!(is_lost(&owner.waits(MERGE_NS)), "{event}");
     }
+    // A source that has withdrawn its copy has none.
+    let mut owner = Owner::new();
+    owner.receives(2, announced(&id, instance(2, 1), true, growing()));
+    assert_eq!(owner.source_of(4, &id), Some(2));
+    owner.receives(4, announced(&id, instance(2, 1), false, fed_by(2)));
+    owner.receives(2, Message::Withdraw { id: id.clone(), instance: instance(2, 1) });
+    owner.receives(3, locate(&id));
+    assert!(is_lost(&owner.waits(2 * ORPHAN_GRACE_NS)));
 }
 
 #[test]
