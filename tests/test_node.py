@@ -462,6 +462,31 @@ def test_an_object_on_a_killed_node_only_is_lost(nodes: list[Node]) -> None:
         same(nodes[1].client().get(small, timeout=SOON), numbers(10))
 
 
+@pytest.mark.faults("two nodes are killed at once")
+def test_an_object_that_only_its_waiters_remember_is_lost(nodes: list[Node]) -> None:
+    """The node with the object and both nodes with its directory entry end: a sum of it fails, and waits no longer."""
+    with ExitStack() as stack:
+        processes = [stack.enter_context(testing.node_process("--join", nodes[0].address)) for _ in range(2)]
+        testing.wait_for_members(nodes, 5)
+        client = nodes[0].client()
+        killed, groups = {process.id for process in processes}, (f"both{number}" for number in range(1000))
+        group = next(each for each in groups if set(client._open().start_owners(f"{each}/0").result()) == killed)
+        with processes[0].client() as putter:
+            putter.put(numbers(200_000), name=f"{group}/0", timeout=SOON)
+        total = client.reduce([f"{group}/0", f"{group}/1"])
+
+        def has_come() -> bool:
+            with pytest.raises(hoplite.Timeout) as late:
+                client.get(total, timeout=0)
+            return "1 of 2 inputs arrived" in str(late.value)
+
+        eventually(has_come)
+        for process in processes:
+            process.process.kill()
+        with pytest.raises(hoplite.ObjectLost, match=f"{group}/0"):
+            nodes[1].client().get(total, timeout=SOON)
+
+
 @pytest.mark.faults("a node is killed")
 def test_a_spare_input_replaces_one_on_a_killed_node(nodes: list[Node]) -> None:
     """The first of two inputs is lost before the second is put: the sum takes the two that remain."""
