@@ -122,8 +122,8 @@ pub const REMEMBERED_MAX: usize = 8192;
 /// declares the object lost: 0.75 s.
 pub const ORPHAN_GRACE_NS: u64 = 750_000_000;
 
-/// Upper bound of that wait while nodes that declared each other dead merge again: 5 s. So long
-/// does an owner wait for a name that it has no record of, but that a requester has seen.
+/// Upper bound of that wait while nodes that declared each other dead merge again: 5 s. An
+/// owner that has known no holder waits as long for one to announce itself.
 ///
 /// After a partition, a cluster of eight on a busy machine took up to 4.3 s until all nodes had
 /// re-announced everything.

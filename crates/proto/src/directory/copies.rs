@@ -152,7 +152,7 @@ impl Directory {
                 return None;
             };
             if entry.reserved.is_none() {
-                // Whoever feeds this copy gets a grace period of its own.
+                // The source of this copy gets a grace period from now on.
                 entry.orphan_since = None;
             }
             let (meta, counted) = (announce.meta.clone(), self.recorded.add());

@@ -95,7 +95,7 @@ impl Directory {
         let others = context.members.owners(id).except(context.members.me());
         let entry = self.entries.get_mut(id);
         if let Some(tombstone) = entry.and_then(|entry| entry.tombstone.as_mut()) {
-            tombstone.tell(id, others, context.outbox);
+            tombstone.send_to(id, others, context.outbox);
         }
     }
 
@@ -146,7 +146,7 @@ impl Directory {
             && let Some(tombstone) =
                 self.entries.get_mut(id).and_then(|entry| entry.tombstone.as_mut())
         {
-            tombstone.tell(id, owners.iter(), context.outbox);
+            tombstone.send_to(id, owners.iter(), context.outbox);
         }
     }
 

@@ -140,7 +140,7 @@ impl Tombstone {
     }
 
     /// Sends the deletion to the owners that neither received it from this node nor sent it.
-    pub(super) fn tell(
+    pub(super) fn send_to(
         &mut self,
         id: &ObjectId,
         owners: impl Iterator<Item = NodeId>,

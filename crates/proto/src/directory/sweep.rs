@@ -196,7 +196,7 @@ impl Directory {
         if let Some(tombstone) = &mut entry.tombstone {
             let has_rejoined = |node: &NodeId| changes.iter().any(|it| it.rejoined.contains(node));
             tombstone.known_to.retain(|owner| !has_rejoined(owner));
-            tombstone.tell(id, all.except(me), context.outbox);
+            tombstone.send_to(id, all.except(me), context.outbox);
             if all.contains(me) {
                 tombstone.drop_again(id, context.outbox);
             }
