@@ -299,8 +299,8 @@ impl Entry {
             // A name that no node has put yet, or that is reserved.
             None => self.live.is_none() || self.reserved.is_some(),
         };
-        let may_be_fed = |live: &Live| live.may_be_fed(members);
-        if !can_come && !self.live.as_ref().is_some_and(may_be_fed) {
+        let is_fed = self.live.as_ref().is_some_and(Live::is_fed);
+        if !can_come && !is_fed {
             self.begin_grace(now, id, alarms);
         }
     }

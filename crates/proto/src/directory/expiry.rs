@@ -97,7 +97,7 @@ impl Directory {
         if is_unrecorded && !entry.was_seen_at_gone(members) {
             return;
         }
-        let lost = entry.live.take_if(|live| !live.may_be_fed(members));
+        let lost = entry.live.take_if(|live| !live.is_fed());
         if let Some(lost) = lost.as_ref().filter(|_| id.minter().is_none()) {
             entry.lost = Some(Box::new((lost.instance, now + TOMBSTONE_NS)));
         }

@@ -44,7 +44,7 @@ pub(super) struct Live {
     /// Whether a ring reduce makes it in parts. Then other nodes that have not announced it may
     /// hold a complete copy from an aborted attempt.
     pub(super) by_parts: bool,
-    /// Whether this owner has ever known a copy that is complete or will be.
+    /// Whether this owner has known a copy that is complete or will be, since it owns the object.
     pub(super) was_fed: bool,
     /// The nodes that hold or receive it.
     pub(super) tree: Tree,
@@ -176,13 +176,6 @@ impl Live {
     /// after its holders are gone.
     pub(super) fn is_fed(&self) -> bool {
         self.inline.is_some() || self.tree.roots().next().is_some()
-    }
-
-    /// The same, or a member may have a copy that it has not announced here yet, since this node
-    /// has become an owner: others receive from it. If it has none, they request another source.
-    pub(super) fn may_be_fed(&self, members: &Members) -> bool {
-        let is_member = |node| members.contains(node);
-        self.is_fed() || !self.was_fed && self.tree.unrecorded_sources().any(is_member)
     }
 
     /// Receivers that began earlier than this, a quarter of a transfer ago, would wait too long for

@@ -173,8 +173,7 @@ impl Directory {
         if held {
             entry.seek_bytes(id, context.outbox);
         }
-        let was_source = |live: &Live| live.tree.unrecorded_sources().any(|source| source == node);
-        if held || id.minter() == Some(node) || entry.live.as_ref().is_some_and(was_source) {
+        if held || id.minter() == Some(node) {
             self.check_orphan(now, id, members);
         }
         self.notify_locators(context, id);
