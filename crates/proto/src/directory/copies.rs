@@ -5,7 +5,7 @@
 //! recorded instance accepts the other one, and requests confirmation from the holders
 //! (`Reannounce`).
 
-use alloc::{boxed::Box, format};
+use alloc::{boxed::Box, format, vec::Vec};
 
 use super::{
     accounts::{Accounts, EntryCharge, StoredInline},
@@ -255,13 +255,14 @@ impl Directory {
             }
             if live.is_some_and(|live| live.remove_holder(from)) {
                 entry.seek_bytes(id, context.outbox);
-                self.check_orphan(now, id, members);
                 if self.unsettled_until(now).is_some() {
                     // The holder may have announced nothing to an owner that joined.
                     self.offer_stored(context, id);
                 }
             }
         }
+        // The last copy may have gone while the name was reserved.
+        self.check_orphan(now, id, members);
         self.forget_if_empty(id);
     }
 
@@ -285,6 +286,29 @@ impl Directory {
             self.check_orphan(now, id, members);
             self.forget_if_empty(id);
         }
+    }
+
+    /// Requests new announcements of all copies of an object that this node has not owned for a
+    /// while: it may have missed their end. A node that has no copy announces none.
+    pub(super) fn verify_copies(&mut self, context: &mut Context<'_>, id: &ObjectId) {
+        let Some(entry) = self.entries.get_mut(id) else { return };
+        entry.stray_until = Instant::default();
+        if let Some(live) = entry.live.as_mut() {
+            let (instance, holders) = (live.instance, live.tree.nodes().collect::<Vec<NodeId>>());
+            live.was_fed = false;
+            for holder in holders {
+                self.verify_copy(context, holder, id, instance);
+            }
+            self.offer_stored(context, id);
+        }
+        if let Some(entry) = self.entries.get_mut(id)
+            && entry.reserved.is_none()
+            && entry.live.as_ref().is_some_and(|live| !live.is_fed())
+        {
+            // Its minter may be alive and have deleted it.
+            entry.begin_grace(context.now, id, &mut self.alarms);
+        }
+        self.forget_if_empty(id);
     }
 
     /// Whether `holder` refused `requester` after its last announcement, to the knowledge of this

@@ -188,6 +188,7 @@ impl Directory {
             self.forward_to_owners(id, context);
         } else if let Some(entry) = self.entries.get_mut(id) {
             entry.reserved.take_if(|reserved| reserved.instance.node == from);
+            self.check_orphan(now, id, context.members);
         }
     }
 

@@ -340,7 +340,7 @@ impl Entry {
         seen.peek().is_some() && seen.all(is_gone)
     }
 
-    fn begin_grace(
+    pub(super) fn begin_grace(
         &mut self,
         now: Instant,
         id: &ObjectId,

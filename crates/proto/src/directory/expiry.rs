@@ -78,10 +78,13 @@ impl Directory {
         if !is_owner && entry.stray_until <= now && !entry.has_deleters() {
             return self.remove_entry(id);
         }
+        let is_doubtful = entry.is_doubtful() && entry.stray_until <= now;
         // A former owner receives no announcements. Requests that went to it now go to the current
         // owners.
         if is_owner && lost_at.is_some_and(|lost_at| lost_at <= now) {
             self.report_loss(context, id);
+        } else if is_owner && is_doubtful {
+            self.verify_copies(context, id);
         }
         self.forget_if_empty(id);
     }

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use super::{entry::Entry, questions::Kind, state::Directory};
 use crate::{
     error::Error,
-    id::{NodeId, ObjectId},
+    id::{Instance, NodeId, ObjectId},
     members::Members,
 };
 
@@ -45,6 +45,16 @@ impl Directory {
     /// The same by counting the entries; for checkers.
     pub fn recount(&self) -> usize {
         self.entries.iter().filter(|(_, entry)| entry.live.is_some()).count()
+    }
+
+    /// The objects that are recorded here; for checkers.
+    pub fn live(&self) -> impl Iterator<Item = (&ObjectId, Instance)> {
+        self.entries.iter().filter_map(|(id, entry)| Some((id, entry.live.as_ref()?.instance)))
+    }
+
+    /// Whether a name is reserved; for checkers.
+    pub fn is_reserved(&self, id: &ObjectId) -> bool {
+        self.entries.get(id).is_some_and(|entry| entry.reserved.is_some())
     }
 
     /// The number of nodes that are not members but have records about their rates; for checkers.

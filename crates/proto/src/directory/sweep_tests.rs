@@ -1,14 +1,22 @@
 //! Membership changes in slices, with messages in between: the replies equal those after a change
 //! in one step.
 
-use alloc::{boxed::Box, collections::BTreeSet, format, string::String, vec, vec::Vec};
+use alloc::{
+    boxed::Box,
+    collections::{BTreeMap, BTreeSet},
+    format,
+    string::String,
+    vec,
+    vec::Vec,
+};
 
 use super::{
     tests::{Owner, Walk, announced, answered, ask, delete, fed_by, instance, locate, lookup},
     *,
 };
 use crate::{
-    id::{NodeId, ObjectId, QuestionId},
+    id::{Instance, NodeId, ObjectId, QuestionId},
+    limits::MERGE_NS,
     members::Member,
     message::{Message, Progress},
     question::{Answer, LocateRange, Question},
@@ -140,6 +148,45 @@ fn changes_of_owners_count_as_one_for_each_walk() {
     assert!(entries > 10 && !displaced.is_empty());
     owner.walk_all();
     assert_eq!(owner.directory.entries.pending_owners(), 0);
+}
+
+/// Goal: an owner keeps no copies that were deleted or dropped while another node owned the object.
+#[test]
+fn an_owner_again_verifies_the_copies_that_nobody_announces() {
+    for (id, is_there) in [("x/1", true), ("x/1", false)].into_iter().chain([("", false)]) {
+        let mut owner = Owner::new();
+        let ids = (0..).map(|n| match id {
+            "" => minted_by(2, n),
+            _ => format!("g{n}/1").parse().unwrap(),
+        });
+        let is_mine = |id: &ObjectId| owner.members.owners(id).contains(NodeId(1));
+        let ids: Vec<ObjectId> = ids.filter(is_mine).take(40).collect();
+        for (id, serial) in ids.iter().zip(1..) {
+            owner.receives(2, announced(id, instance(2, serial), true, Progress::Complete));
+        }
+        let mut displaced: BTreeSet<ObjectId> = BTreeSet::new();
+        for number in 10..20 {
+            let address = core::net::SocketAddr::from(([127, 0, 0, 1], number as u16));
+            owner.meets(Member { id: NodeId(number), address, place: None });
+            let others = ids.iter().filter(|id| !owner.members.owners(id).contains(NodeId(1)));
+            displaced.extend(others.cloned());
+            owner.loses(number);
+        }
+        assert!(displaced.len() > 5);
+        let verified = owner.waits(owner.directory.stray_ns);
+        let verified = verified.into_iter().map(|(holder, message)| match message {
+            Message::Reannounce { id, instance } if holder == NodeId(2) => (id, instance),
+            other => panic!("{other:?}"),
+        });
+        let verified: BTreeMap<ObjectId, Instance> = verified.collect();
+        assert!(verified.keys().eq(&displaced), "{verified:?}");
+        for (id, instance) in verified.into_iter().filter(|_| is_there) {
+            owner.receives(2, announced(&id, instance, true, Progress::Complete));
+        }
+        owner.waits(2 * MERGE_NS);
+        let gone = if is_there { 0 } else { displaced.len() };
+        assert_eq!(owner.directory.len(), ids.len() - gone);
+    }
 }
 
 #[test]

@@ -1189,6 +1189,21 @@ fn an_object_is_not_lost_while_its_source_has_not_announced_it() {
     assert!(is_lost(&owner.waits(2 * ORPHAN_GRACE_NS)));
 }
 
+/// Goal: the end of a reservation checks what the end of the copies has not, as the name could
+/// still get an object then.
+#[test]
+fn nothing_remains_of_a_reduce_whose_result_and_name_are_withdrawn() {
+    let mut owner = Owner::new();
+    let id = named(&owner, "x");
+    let (name, result) = (instance(2, 1), instance(2, 2));
+    owner.receives(2, Message::Reserve { id: id.clone(), instance: name });
+    owner.receives(2, announced(&id, result, true, growing()));
+    owner.receives(2, Message::Withdraw { id: id.clone(), instance: result });
+    owner.receives(2, Message::Withdraw { id: id.clone(), instance: name });
+    owner.waits(2 * ORPHAN_GRACE_NS);
+    assert_eq!(owner.directory.len(), 0);
+}
+
 #[test]
 fn the_result_of_a_restarted_reduce_is_not_lost() {
     let mut owner = Owner::new();

@@ -100,13 +100,33 @@ impl World {
     }
 
     /// The primary owner must know each object that another owner has, unless it has no capacity for the bytes.
-    fn check_stored(&mut self) {
+    pub(crate) fn check_stored(&mut self) {
         for (id, node) in self.without_copies() {
             let owner = self.hosts[&node].node.members().owners(&id).primary;
             let is_known = self.hosts.get(&owner).is_some_and(|it| it.node.directory().is_fed(&id));
             if !is_known && self.plan.config.inline_capacity.is_none() {
                 self.fail(format!("{owner:?} has no entry for {id:?}, which {node:?} has stored"));
             }
+        }
+    }
+
+    /// No owner may have an entry of an object of which nothing is left.
+    pub(crate) fn check_entries(&mut self) {
+        let up = || self.hosts.values().filter(|host| host.is_up && !host.is_leaving);
+        let mut left: BTreeSet<(ObjectId, Instance)> = BTreeSet::new();
+        for host in up() {
+            left.extend(host.node.directory().live().map(|(id, it)| (id.clone(), it)));
+        }
+        for host in up() {
+            for (instance, copy) in host.node.table().iter() {
+                left.remove(&(copy.id.clone(), instance));
+            }
+        }
+        let is_reserved = |id: &ObjectId| up().any(|h| h.node.directory().is_reserved(id));
+        left.retain(|(id, _)| !is_reserved(id));
+        left.retain(|(id, _)| !self.without_copies().iter().any(|(stored, _)| stored == id));
+        if let Some((id, instance)) = left.first() {
+            self.fail(format!("of {id:?}, {instance}, there is an entry but nothing else"));
         }
     }
 
@@ -246,11 +266,8 @@ impl World {
             left.extend(unfinished.map(|what| format!("{what} at {node:?}")));
             left.extend(host.slots.keys().map(|slot| format!("slot {slot} at {node:?}")));
             left.extend(host.files.keys().map(|file| format!("a file of {file} at {node:?}")));
-            for id in self.users.by_id.keys() {
-                for holder in host.node.directory().holders(id) {
-                    left.push(format!("{holder:?} as a holder of {id:?} at {node:?}"));
-                }
-            }
+            let entries = host.node.directory().live();
+            left.extend(entries.map(|(id, it)| format!("an entry of {id:?}, {it}, at {node:?}")));
         }
         let stored = self.without_copies().into_iter();
         left.extend(stored.map(|(id, node)| format!("the bytes of {id:?} at {node:?}")));
