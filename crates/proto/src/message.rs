@@ -150,9 +150,9 @@ pub enum Message {
         /// The error for readers that wait for it.
         error: Error,
     },
-    /// To a holder: the sender doubts that this copy exists. It may have missed the deletion and
-    /// has granted the name to another instance, or a requester reported the copy missing. A holder
-    /// that still has the copy announces it again.
+    /// To a holder: the sender doubts that this copy exists. It may have missed the deletion, or a
+    /// requester reported the copy missing. A node that has the copy announces it again, and one
+    /// without it answers with [`Message::Withdraw`].
     Reannounce {
         /// The object.
         id: ObjectId,

@@ -5,7 +5,7 @@
 //! recorded instance accepts the other one, and requests confirmation from the holders
 //! (`Reannounce`).
 
-use alloc::{boxed::Box, format, vec::Vec};
+use alloc::{boxed::Box, format};
 
 use super::{
     accounts::{Accounts, EntryCharge, StoredInline},
@@ -253,10 +253,12 @@ impl Directory {
                 // Its maker gave it up before its name was confirmed. A slot is filled.
                 live.inline = None;
             }
-            if live.is_some_and(|live| live.remove_holder(from)) {
+            let is_new = live.as_ref().is_some_and(|live| !live.was_fed);
+            if live.is_some_and(|live| live.withdraw(from)) {
                 entry.seek_bytes(id, context.outbox);
-                if self.unsettled_until(now).is_some() {
-                    // The holder may have announced nothing to an owner that joined.
+                if is_new || self.unsettled_until(now).is_some() {
+                    // The holder may have announced nothing to an owner that joined, which may have
+                    // deleted the object while this node did not own it.
                     self.offer_stored(context, id);
                 }
             }
@@ -288,27 +290,22 @@ impl Directory {
         }
     }
 
-    /// Requests new announcements of all copies of an object that this node has not owned for a
-    /// while: it may have missed their end. A node that has no copy announces none.
-    pub(super) fn verify_copies(&mut self, context: &mut Context<'_>, id: &ObjectId) {
+    /// Requests confirmation of all that is recorded of an object that this node has not owned for a
+    /// while: it may have missed the end of copies, or of a reservation.
+    pub(super) fn verify_entry(&mut self, context: &mut Context<'_>, id: &ObjectId) {
         let Some(entry) = self.entries.get_mut(id) else { return };
         entry.stray_until = Instant::default();
-        if let Some(live) = entry.live.as_mut() {
-            let (instance, holders) = (live.instance, live.tree.nodes().collect::<Vec<NodeId>>());
+        if let Some(live) = &mut entry.live {
             live.was_fed = false;
-            for holder in holders {
-                self.verify_copy(context, holder, id, instance);
-            }
-            self.offer_stored(context, id);
+            let message = || Message::Reannounce { id: id.clone(), instance: live.instance };
+            context.outbox.extend(live.tree.nodes().map(|holder| (holder, message())));
         }
-        if let Some(entry) = self.entries.get_mut(id)
-            && entry.reserved.is_none()
-            && entry.live.as_ref().is_some_and(|live| !live.is_fed())
-        {
-            // Its minter may be alive and have deleted it.
-            entry.begin_grace(context.now, id, &mut self.alarms);
+        if let Some(reserved) = entry.reserved.as_ref().filter(|_| !id.is_slot()) {
+            // Its node withdraws it if it has ended.
+            let (id, instance) = (id.clone(), reserved.instance);
+            let confirmed = Message::Claimed { id, instance, taken_by: None };
+            context.outbox.push((instance.node, confirmed));
         }
-        self.forget_if_empty(id);
     }
 
     /// Whether `holder` refused `requester` after its last announcement, to the knowledge of this

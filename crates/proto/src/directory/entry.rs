@@ -210,7 +210,9 @@ impl Entry {
         // While the name is reserved, `orphan_since` is not set, even if no node has the earlier
         // object.
         let is_void = |live: &Live| live.inline.is_none() && live.tree.is_empty();
-        self.orphan_since.is_some() || self.live.as_ref().is_some_and(is_void)
+        let is_awaited = |live: &Live| live.unannounced_sources().next().is_some();
+        let is_orphan = self.orphan_since.is_some() && !self.live.as_ref().is_some_and(is_awaited);
+        is_orphan || self.live.as_ref().is_some_and(is_void)
     }
 
     /// Whether this node did not own the entry for a while, and may have missed what happened to
@@ -290,11 +292,12 @@ impl Entry {
                 self.live.is_none() || self.reserved.is_some()
             }
             // While the minter is a member it has the object, makes it, or reports that it cannot:
-            // a reduce may restart.
+            // a reduce may restart. An owner may have missed that before it was one.
             Some(minter) => {
                 let gave_it_up = self.live.as_ref().and_then(|live| live.abandoned_by.as_deref())
                     == Some(&minter);
-                members.contains(minter) && !gave_it_up
+                let was_fed = self.live.as_ref().is_none_or(|live| live.was_fed);
+                members.contains(minter) && !gave_it_up && was_fed
             }
             // A name that no node has put yet, or that is reserved.
             None => self.live.is_none() || self.reserved.is_some(),

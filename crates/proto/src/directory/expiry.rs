@@ -12,9 +12,10 @@ use super::{
 };
 use crate::{
     error::Error,
-    id::{Instance, ObjectId},
+    id::{Instance, NodeId, ObjectId},
     limits::TOMBSTONE_NS,
     members::Members,
+    message::Message,
     time::Instant,
 };
 
@@ -45,7 +46,11 @@ impl Directory {
         if self.resumed_at > now {
             return;
         }
-        for _ in 0..self.slice.of(members) {
+        let (most, before) = (self.slice.of(members), context.outbox.len());
+        for _ in 0..most {
+            if context.outbox.len() > before + most {
+                break;
+            }
             let is_forgotten = self.remembered.front().is_some_and(|(until, _)| *until <= now);
             if is_forgotten {
                 self.forget_oldest();
@@ -84,7 +89,7 @@ impl Directory {
         if is_owner && lost_at.is_some_and(|lost_at| lost_at <= now) {
             self.report_loss(context, id);
         } else if is_owner && is_doubtful {
-            self.verify_copies(context, id);
+            self.verify_entry(context, id);
         }
         self.forget_if_empty(id);
     }
@@ -99,6 +104,14 @@ impl Directory {
         entry.orphan_since = None;
         if is_unrecorded && !entry.was_seen_at_gone(members) {
             return;
+        }
+        let sources = entry.live.iter().flat_map(Live::unannounced_sources);
+        let sources: Vec<NodeId> = sources.filter(|node| members.contains(*node)).collect();
+        if let Some(live) = entry.live.as_ref().filter(|_| !sources.is_empty()) {
+            // Others receive from members that have not announced their copies yet.
+            let message = || Message::Reannounce { id: id.clone(), instance: live.instance };
+            context.outbox.extend(sources.into_iter().map(|source| (source, message())));
+            return entry.begin_grace(now, id, &mut self.alarms);
         }
         let lost = entry.live.take_if(|live| !live.is_fed());
         if let Some(lost) = lost.as_ref().filter(|_| id.minter().is_none()) {

@@ -101,6 +101,15 @@ impl Live {
         }
     }
 
+    /// A node has no copy. Returns false if it was not a holder.
+    pub(super) fn withdraw(&mut self, node: NodeId) -> bool {
+        if self.unannounced_sources().any(|source| source == node) {
+            let receivers: Vec<NodeId> = self.tree.receivers(node).map(|(it, _)| it).collect();
+            receivers.into_iter().for_each(|receiver| self.tree.detach(receiver));
+        }
+        self.remove_holder(node)
+    }
+
     /// Removes a holder and cancels pending moves to and from it. Returns false if it was not a
     /// holder.
     pub(super) fn remove_holder(&mut self, node: NodeId) -> bool {
@@ -176,6 +185,12 @@ impl Live {
     /// after its holders are gone.
     pub(super) fn is_fed(&self) -> bool {
         self.inline.is_some() || self.tree.roots().next().is_some()
+    }
+
+    /// Nodes from which others receive, and which have not announced their copies here since this
+    /// node owns the object.
+    pub(super) fn unannounced_sources(&self) -> impl Iterator<Item = NodeId> {
+        self.tree.unrecorded_sources().filter(|_| !self.was_fed)
     }
 
     /// Receivers that began earlier than this, a quarter of a transfer ago, would wait too long for

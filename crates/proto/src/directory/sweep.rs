@@ -115,7 +115,7 @@ impl Directory {
         let was_doubtful = self.entries.get(id).is_some_and(Entry::is_doubtful);
         // Even if this node owns it again by now, it may have missed what happened meanwhile.
         if let Some(entry) = self.entries.get_mut(id)
-            && !was_owner
+            && (!was_owner || was_doubtful)
         {
             entry.stray_until = now + self.stray_ns;
             self.alarms.insert((entry.stray_until, id.clone()));

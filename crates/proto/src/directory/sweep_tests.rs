@@ -150,29 +150,44 @@ fn changes_of_owners_count_as_one_for_each_walk() {
     assert_eq!(owner.directory.entries.pending_owners(), 0);
 }
 
+/// Makes an owner of `ids` lose some of them to nodes that join, and get them back. Returns those.
+fn displaced(owner: &mut Owner, ids: &[ObjectId]) -> BTreeSet<ObjectId> {
+    let mut displaced = BTreeSet::new();
+    for number in 10..20 {
+        let address = core::net::SocketAddr::from(([127, 0, 0, 1], number as u16));
+        owner.meets(Member { id: NodeId(number), address, place: None });
+        let others = ids.iter().filter(|id| !owner.members.owners(id).contains(NodeId(1)));
+        displaced.extend(others.cloned());
+        owner.loses(number);
+    }
+    assert!(displaced.len() > 5);
+    displaced
+}
+
 /// Goal: an owner keeps no copies that were deleted or dropped while another node owned the object.
 #[test]
 fn an_owner_again_verifies_the_copies_that_nobody_announces() {
-    for (id, is_there) in [("x/1", true), ("x/1", false)].into_iter().chain([("", false)]) {
+    let small = || Progress::Inline(vec![0; 8].into());
+    let cases = [
+        (true, false, Progress::Complete),
+        (true, true, Progress::Complete),
+        (true, true, small()),
+        (false, false, Progress::Complete),
+        (false, true, Progress::Complete),
+        (false, true, small()),
+    ];
+    for (is_named, has_ended, progress) in cases {
         let mut owner = Owner::new();
-        let ids = (0..).map(|n| match id {
-            "" => minted_by(2, n),
-            _ => format!("g{n}/1").parse().unwrap(),
+        let ids = (0..).map(|n| match is_named {
+            true => format!("g{n}/1").parse().unwrap(),
+            false => minted_by(2, n),
         });
         let is_mine = |id: &ObjectId| owner.members.owners(id).contains(NodeId(1));
         let ids: Vec<ObjectId> = ids.filter(is_mine).take(40).collect();
         for (id, serial) in ids.iter().zip(1..) {
-            owner.receives(2, announced(id, instance(2, serial), true, Progress::Complete));
+            owner.receives(2, announced(id, instance(2, serial), true, progress.clone()));
         }
-        let mut displaced: BTreeSet<ObjectId> = BTreeSet::new();
-        for number in 10..20 {
-            let address = core::net::SocketAddr::from(([127, 0, 0, 1], number as u16));
-            owner.meets(Member { id: NodeId(number), address, place: None });
-            let others = ids.iter().filter(|id| !owner.members.owners(id).contains(NodeId(1)));
-            displaced.extend(others.cloned());
-            owner.loses(number);
-        }
-        assert!(displaced.len() > 5);
+        let displaced = displaced(&mut owner, &ids);
         let verified = owner.waits(owner.directory.stray_ns);
         let verified = verified.into_iter().map(|(holder, message)| match message {
             Message::Reannounce { id, instance } if holder == NodeId(2) => (id, instance),
@@ -180,13 +195,36 @@ fn an_owner_again_verifies_the_copies_that_nobody_announces() {
         });
         let verified: BTreeMap<ObjectId, Instance> = verified.collect();
         assert!(verified.keys().eq(&displaced), "{verified:?}");
-        for (id, instance) in verified.into_iter().filter(|_| is_there) {
-            owner.receives(2, announced(&id, instance, true, Progress::Complete));
+        for (id, instance) in verified {
+            assert_eq!(owner.holders(&id), [2], "it counts until its node answers");
+            let announce = announced(&id, instance, true, progress.clone());
+            let withdrawn = Message::Withdraw { id, instance };
+            owner.receives(2, if has_ended { withdrawn } else { announce });
         }
-        owner.waits(2 * MERGE_NS);
-        let gone = if is_there { 0 } else { displaced.len() };
+        assert_eq!(owner.waits(4 * MERGE_NS), []);
+        let gone = if has_ended { displaced.len() } else { 0 };
         assert_eq!(owner.directory.len(), ids.len() - gone);
     }
+}
+
+/// Goal: a name does not stay reserved at an owner that has missed the end of the reservation.
+#[test]
+fn an_owner_again_verifies_reservations() {
+    let mut owner = Owner::new();
+    let ids = (0..).map(|n| format!("g{n}/1").parse().unwrap());
+    let is_mine = |id: &ObjectId| owner.members.owners(id).contains(NodeId(1));
+    let ids: Vec<ObjectId> = ids.filter(is_mine).take(40).collect();
+    for id in &ids {
+        owner.receives(2, Message::Reserve { id: id.clone(), instance: instance(2, 1) });
+    }
+    let displaced = displaced(&mut owner, &ids);
+    let verified = owner.waits(owner.directory.stray_ns);
+    assert_eq!(verified.len(), displaced.len());
+    for (node, message) in verified {
+        let Message::Claimed { id, instance, taken_by: None } = message else { panic!() };
+        owner.receives(node.0, Message::Withdraw { id, instance });
+    }
+    assert_eq!(owner.directory.reservations(), ids.len() - displaced.len());
 }
 
 #[test]

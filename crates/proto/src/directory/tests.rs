@@ -1161,24 +1161,45 @@ fn an_object_announced_again_within_the_grace_period_is_not_lost() {
     assert_eq!(owner.waits(2 * ORPHAN_GRACE_NS), []);
 }
 
-/// Goal: without a fault nothing is lost at an owner that joined while the holders of very many
-/// objects announce them.
+/// Goal: without a fault nothing is lost at an owner that joined, however late the holders of very
+/// many objects announce them, and no entry stays for a copy that never comes.
 #[test]
 fn an_object_is_not_lost_while_its_source_has_not_announced_it() {
     let mut owner = Owner::new();
     let id = named(&owner, "x");
     let is_lost = |outbox: &Outbox| outbox.iter().any(|(_, message)| is_gone(message));
+    let doubted = (NodeId(2), Message::Reannounce { id: id.clone(), instance: instance(2, 1) });
     owner.receives(3, announced(&id, instance(2, 1), false, fed_by(2)));
     let waiting = owner.receives(4, locate(&id));
-    assert!(!is_lost(&owner.waits(MERGE_NS / 2)), "{waiting:?}");
+    for _ in 0..3 {
+        let outbox = owner.waits(MERGE_NS + ORPHAN_GRACE_NS);
+        assert_eq!(outbox, core::slice::from_ref(&doubted), "{waiting:?}");
+    }
+    // Meanwhile no other object gets the name.
+    let outbox = owner.receives(4, claim(&id, instance(4, 7)));
+    let taken =
+        Message::Claimed { id: id.clone(), instance: instance(4, 7), taken_by: Some(NodeId(2)) };
+    assert!(outbox.contains(&(NodeId(4), taken)), "{outbox:?}");
     owner.receives(2, announced(&id, instance(2, 1), true, Progress::Complete));
-    assert!(!is_lost(&owner.waits(2 * MERGE_NS)));
-    // No copy is announced: nothing remains.
-    let mut owner = Owner::new();
-    owner.receives(3, announced(&id, instance(2, 1), false, fed_by(2)));
-    owner.receives(4, locate(&id));
-    assert!(is_lost(&owner.waits(MERGE_NS)));
-    assert_eq!(owner.directory.len(), 0);
+    assert_eq!(owner.waits(10 * MERGE_NS), []);
+    // The source has no copy, or its receiver reports that or receives nothing, or the source is
+    // gone.
+    for event in 0..4 {
+        let mut owner = Owner::new();
+        owner.receives(3, announced(&id, instance(2, 1), false, fed_by(2)));
+        owner.receives(4, locate(&id));
+        assert!(!is_lost(&owner.waits(2 * MERGE_NS)));
+        let not_here = Some((NodeId(2), instance(2, 1)));
+        let withdrawn = Message::Withdraw { id: id.clone(), instance: instance(2, 1) };
+        match event {
+            0 => drop(owner.receives(3, locate_with(&id, |locate| locate.not_here = not_here))),
+            1 => drop(owner.receives(3, Message::Decline { id: id.clone() })),
+            2 => drop(owner.receives(2, withdrawn)),
+            _ => drop(owner.loses(2)),
+        }
+        assert!(is_lost(&owner.waits(2 * MERGE_NS)), "{event}");
+        assert_eq!(owner.directory.len(), 0);
+    }
     // A source that has withdrawn its copy has none.
     let mut owner = Owner::new();
     owner.receives(2, announced(&id, instance(2, 1), true, growing()));

@@ -136,6 +136,12 @@ impl Tree {
         self.spots[at as usize].holder.as_mut()
     }
 
+    /// Nodes from which others receive although no copy of them is recorded.
+    pub(super) fn unrecorded_sources(&self) -> impl Iterator<Item = NodeId> {
+        let without = self.spots.iter().filter(|spot| spot.holder.is_none() && spot.receivers > 0);
+        without.map(|spot| spot.node)
+    }
+
     /// The source of an incomplete copy.
     pub(super) fn source(&self, node: NodeId) -> Option<NodeId> {
         let source = self.spot(node)?.source;

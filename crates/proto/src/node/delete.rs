@@ -89,16 +89,19 @@ impl Node {
         }
     }
 
-    /// An owner doubts that this copy exists. If it does, announce it to the present owners. If
-    /// this node has stored the object as an owner, the other one gets the bytes.
+    /// An owner doubts that this copy exists. If it does, announce it to the present owners, and
+    /// withdraw it if not. If this node has stored the object as an owner, the other one gets the
+    /// bytes.
     pub(super) fn reannounce_if_held(&mut self, from: NodeId, id: &ObjectId, instance: Instance) {
         let is_here = self.copies.current(id) == Some(instance);
         if is_here || self.pull_without_capacity(id) == Some(instance) {
             return self.announce(instance);
         }
         let stored = self.directory.stored(self.world.now(), id);
-        if let Some(stored) = stored.filter(|stored| stored.instance == instance) {
-            self.world.send(from, Message::Announce(stored));
-        }
+        let message = match stored.filter(|stored| stored.instance == instance) {
+            Some(stored) => Message::Announce(stored),
+            None => Message::Withdraw { id: id.clone(), instance },
+        };
+        self.world.send(from, message);
     }
 }
