@@ -1,7 +1,7 @@
 //! Bytes of small objects at an owner: stored within its capacity; beyond that, they come from
 //! their holders.
 
-use alloc::{format, string::ToString, vec, vec::Vec};
+use alloc::{boxed::Box, format, string::ToString, vec, vec::Vec};
 
 use proptest::prelude::*;
 
@@ -11,8 +11,9 @@ use super::{
 };
 use crate::{
     error::Error,
-    id::{Instance, NodeId, ObjectId},
+    id::{Instance, Name, NodeId, ObjectId},
     inline::Inline,
+    lifetime::Lifetime,
     limits::{ORPHAN_GRACE_NS, SHARE_OF_ONE, STRAY_NS},
     members::Members,
     message::{Announce, Located, Message, Progress, Source},
@@ -226,6 +227,32 @@ fn an_owner_offers_what_loses_its_last_copy_after_a_membership_change() {
     owner.receives(4, small(&id, 3));
     owner.waits(ORPHAN_GRACE_NS);
     assert_eq!(owner.receives(4, withdraw), [], "all owners have heard of it");
+}
+
+/// Goal: the bytes of an object end with its job although only the backup owner had room for them.
+/// An object of which a node has a copy ends at its primary owner.
+#[test]
+fn the_backup_owner_ends_what_no_node_holds_with_its_job() {
+    let mut owner = owner();
+    let of_backup = |id: &ObjectId| owner.members.owners(id).backup == Some(NodeId(1));
+    let all = (0..).map(|group| format!("group{group}/x").parse().unwrap());
+    let mut ids = all.filter(of_backup);
+    let (bare, held) = (ids.next().unwrap(), ids.next().unwrap());
+    let job: Name = "job".parse().unwrap();
+    for (from, message) in [(2, stored(&bare, 3, Some(bytes(3)))), (4, small(&held, 4))] {
+        let Message::Announce(announce) = message else { unreachable!() };
+        let lifetime = Lifetime { job: Some(job.clone()), ..Lifetime::default() };
+        let lifetime = Some(Box::new(lifetime));
+        owner.receives(from, Message::Announce(Announce { lifetime, ..announce }));
+    }
+    assert!(owner.directory.is_fed(&bare) && owner.directory.is_fed(&held));
+    let outbox = owner.receives(2, Message::JobEnded { job });
+    assert!(!owner.directory.is_fed(&bare) && owner.directory.is_fed(&held));
+    let primary = owner.members.owners(&bare).primary;
+    let is_end = |(to, message): &(NodeId, Message)| {
+        *to == primary && matches!(message, Message::Tombstone { id, .. } if *id == bare)
+    };
+    assert!(outbox.iter().any(is_end), "{outbox:?}");
 }
 
 /// Goal: the bytes outlive two owners that leave one after the other.

@@ -17,6 +17,7 @@ use crate::{
     id::{Name, NodeId, ObjectId},
     lifetime::{Lease, Terms},
     limits::{LEASE_GRACE_NS, OWNER_TIMEOUT_NS, limit_name},
+    members::Members,
     message::Message,
     mutants::{self, Mutant},
 };
@@ -93,7 +94,7 @@ impl Directory {
         self.leases.keep_as_stray(context, lease, self.stray_ns);
     }
 
-    /// Ends the objects of an ended job of which this node is the primary owner, a slice at a time.
+    /// Ends the objects of an ended job that this node must end, a slice at a time.
     pub(super) fn job_ended(&mut self, context: &mut Context<'_>, job: &Name) {
         if !self.leases.covered.contains_key(job) {
             // This node has reported before that it has none, but the message was lost.
@@ -114,7 +115,7 @@ impl Directory {
         let ids: Vec<ObjectId> = ids.take(most).cloned().collect();
         for id in &ids {
             self.settle(context, id);
-            if self.is_of(id, &job) && members.owners(id).primary == members.me() {
+            if self.is_of(id, &job) && self.must_end(id, members) {
                 self.end(context, id);
             }
         }
@@ -130,6 +131,15 @@ impl Directory {
         let live = self.entries.get(id).and_then(|entry| entry.live.as_ref());
         let terms = live.and_then(|live| live.terms.as_ref());
         terms.and_then(|terms| terms.lease()) == Some(job)
+    }
+
+    /// Whether this node ends an object whose job is over. The primary owner does, but it may have
+    /// no entry for an object of which no node has a copy, if it lacks room for the bytes.
+    fn must_end(&self, id: &ObjectId, members: &Members) -> bool {
+        let owners = members.owners(id);
+        let live = self.entries.get(id).and_then(|entry| entry.live.as_ref());
+        let is_bare = live.is_some_and(|live| live.tree.is_empty());
+        owners.primary == members.me() || is_bare && owners.contains(members.me())
     }
 
     /// Removes the objects of a job that are gone.
