@@ -512,6 +512,10 @@ impl Reduce {
             steps.push(Step::Fail(Error::Timeout { what, waited_ns, state: self.state() }));
         } else if self.is_searching() {
             self.look_up_slice(now, context, steps);
+            if !self.is_searching() {
+                // What became due meanwhile has waited for the end of the search.
+                self.expire(now, context, steps);
+            }
         } else if self.retry_at.is_some_and(|at| at <= now) {
             self.retry_at = None;
             let unanswered = self.inputs.iter().filter(|(_, input)| **input == Input::Unanswered);

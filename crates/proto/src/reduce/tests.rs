@@ -251,6 +251,28 @@ fn a_reduce_goes_on_after_a_search_for_the_inputs_of_two_lost_nodes() {
     assert_eq!(folded(&steps), late);
 }
 
+/// Goal: what becomes due during a search is done at its end, so no deadline has passed after it.
+/// Method: a reduce that waits a moment for its last input, and whose slices come late.
+#[test]
+fn what_is_due_during_a_search_is_done_at_its_end() {
+    let (all, askers) = (2 * SLICE.entries, [2, 3, 4, 5]);
+    let mut reduce = reduce(all + 1, all + 1, None);
+    assert_eq!(reduce.hears_among(&askers, all, None), []);
+    for number in 0..all {
+        let meta = array(WINDOW_BYTES);
+        let found = Found { meta, ..large(number, NodeId(askers[number % askers.len()])) };
+        assert_eq!(reduce.hears_among(&askers, number, Some(found)), []);
+    }
+    let mut now = reduce.deadline().expect("it waits for the last one");
+    assert!(now < Instant(3_000_000_000), "{now:?}");
+    reduce.loses(2);
+    while reduce.is_searching() {
+        now = now + SLICE.pause_ns;
+        reduce.waits_until(now, &askers);
+    }
+    assert_eq!(reduce.deadline(), Some(Instant(5_000_000_000)), "that of the client");
+}
+
 /// The bytes of small inputs are on the node of the caller.
 #[test]
 fn small_inputs_of_a_lost_node_are_not_looked_up_again() {
