@@ -18,14 +18,14 @@ use crate::{
     lifetime::Terms,
     machines::{
         copies::PendingCopy,
-        incoming::{Arrival, ArrivalId, Phase, RangePlace},
+        incoming::{Arrival, ArrivalId, Phase},
         questions::Asker,
         requests::{RequestContext, RequestKind},
     },
     message::{Located, Message, Source},
     meta::Meta,
     mutants::{self, Mutant},
-    question::{Locate, LocateRange, Question},
+    question::{Locate, Question},
     request::Reply,
     table::{Copy, State},
 };
@@ -102,10 +102,16 @@ impl Node {
 
 /// The choice of a source.
 impl Node {
-    /// Requests a source from the owners. For a range, the owner that reported the object gets the
-    /// request: the other one may not know the object yet.
+    /// Requests a source from the owners.
     pub(super) fn locate(&mut self, arrival: ArrivalId) {
-        let Some(question) = self.source_question(arrival) else { return };
+        if let Some(question) = self.source_question(arrival) {
+            self.ask_for_source(arrival, question);
+        }
+    }
+
+    /// For a range, the owner that reported the object gets the request: the other one may not know
+    /// the object yet.
+    pub(super) fn ask_for_source(&mut self, arrival: ArrivalId, question: Question) {
         let range = self.incoming.get(arrival).and_then(Arrival::range);
         let first = range.and_then(|range| range.owner);
         self.questions.ask_first(Asker::Arrival(arrival), first, question, &mut self.world);
@@ -117,16 +123,14 @@ impl Node {
         let not_here = self.incoming.update(arrival, |it| it.locate(now))?;
         let (avoid, receives) = (self.incoming.avoided(arrival), self.incoming.receives(now));
         let it = self.incoming.get(arrival)?;
+        if it.range().is_some() {
+            let not_here = not_here.map(|(node, at)| (node, now.since(at)));
+            return self.range_question(arrival, not_here);
+        }
         let (id, seen_at) = (it.id.clone(), it.located_at);
-        let Some(range) = it.range() else {
-            let not_here = not_here.map(|(node, _)| node).zip(it.copy);
-            let locate = Locate { id, avoid, not_here, receives, seen_at };
-            return Some(Question::Locate(Box::new(locate)));
-        };
-        let RangePlace { of: instance, size: bytes, .. } = range.at?;
-        let not_here = not_here.map(|(node, at)| (node, now.since(at)));
-        let locate = LocateRange { id, instance, bytes, avoid, not_here };
-        Some(Question::LocateRange(Box::new(locate)))
+        let not_here = not_here.map(|(node, _)| node).zip(it.copy);
+        let locate = Locate { id, avoid, not_here, receives, seen_at };
+        Some(Question::Locate(Box::new(locate)))
     }
 
     /// An arrival is due.

@@ -5,7 +5,10 @@
 //! like any other ([`super::receive`]). That copy is never announced, and removed when its reader
 //! releases it.
 
-use alloc::string::{String, ToString};
+use alloc::{
+    boxed::Box,
+    string::{String, ToString},
+};
 
 use super::{Node, status::NOT_PUT};
 use crate::{
@@ -14,12 +17,12 @@ use crate::{
     inline::Inline,
     machines::{
         copies::PendingCopy,
-        incoming::{ArrivalId, Phase, RangePlace, RangeRead},
+        incoming::{Arrival, ArrivalId, Phase, RangePlace, RangeRead},
         questions::Asker,
         requests::{RequestContext, RequestKind},
     },
     message::Found,
-    question::Question,
+    question::{LocateRange, Question},
     request::Reply,
     selection::Selection,
     table::State,
@@ -114,9 +117,43 @@ impl Node {
         self.want(own, PendingCopy { id, meta, inline, state, terms: None });
     }
 
+    /// The request for a source of a range. `not_here`: see [`LocateRange`].
+    pub(super) fn range_question(
+        &self,
+        arrival: ArrivalId,
+        not_here: Option<(NodeId, u64)>,
+    ) -> Option<Question> {
+        let (it, avoid) = (self.incoming.get(arrival)?, self.incoming.avoided(arrival));
+        let RangePlace { of: instance, size: bytes, .. } = it.range()?.at?;
+        let locate = LocateRange { id: it.id.clone(), instance, bytes, avoid, not_here };
+        Some(Question::LocateRange(Box::new(locate)))
+    }
+
+    /// The source of a range has sent nothing for a while. Its copy may wait for memory that does
+    /// not become free, so an owner chooses another one; meanwhile the transfer may go on.
+    pub(super) fn range_stalled(&mut self, arrival: ArrivalId, source: NodeId) {
+        self.incoming.update(arrival, |it| {
+            it.avoid(source);
+            // If the owner does not reply, the other one gets the question anyway.
+            it.sender_confirmed();
+        });
+        if let Some(question) = self.range_question(arrival, None) {
+            self.ask_for_source(arrival, question);
+        }
+    }
+
     pub(super) fn range_located(&mut self, arrival: ArrivalId, source: Option<NodeId>) {
         let (me, members) = (self.world.me(), self.world.members());
-        match source.filter(|source| *source != me && members.contains(*source)) {
+        let source = source.filter(|source| *source != me && members.contains(*source));
+        let receiving = self.incoming.get(arrival).filter(|it| it.is_receiving());
+        // It was stalled. Each source is left once at most.
+        if let Some(before) = receiving.map(Arrival::source) {
+            if let Some(source) = source.filter(|source| !self.incoming.avoids(arrival, *source)) {
+                self.replace_source(arrival, before, source);
+            }
+            return;
+        }
+        match source {
             Some(source) => self.fetch(arrival, source),
             None => self.pause(arrival),
         }
@@ -131,6 +168,7 @@ impl Node {
             return;
         };
         self.questions.close_of(Asker::Range(request), &mut self.world);
+        self.questions.close_of(Asker::Arrival(arrival), &mut self.world);
         let meta = self.copies.get(instance).map(|copy| copy.meta.clone());
         let Some((client, meta)) = self.requests.client(request).zip(meta) else {
             self.copies.doom(instance, &mut self.world);
@@ -164,10 +202,10 @@ impl Node {
         self.drop_range_copy(arrival);
         self.incoming.end(arrival);
         self.questions.close_of(Asker::Range(request), &mut self.world);
-        self.questions.close_of(Asker::Arrival(arrival), &mut self.world);
     }
 
     fn drop_range_copy(&mut self, arrival: ArrivalId) {
+        self.questions.close_of(Asker::Arrival(arrival), &mut self.world);
         let Some(instance) = self.incoming.get(arrival).and_then(|it| it.copy) else { return };
         self.copies.cancel(instance);
         self.stop_fetches(arrival);

@@ -108,6 +108,9 @@ impl Node {
     /// Nothing has arrived for a while.
     pub(super) fn report_stall(&mut self, arrival: ArrivalId) {
         let Some((report, due)) = self.incoming.stalled(arrival, self.world.now()) else { return };
+        if self.incoming.get(arrival).is_some_and(|it| !it.is_whole()) {
+            return self.range_stalled(arrival, report.source);
+        }
         let owners = self.world.members().owners(&report.id);
         let owner = match due {
             StallReport::ToPrimary => Some(owners.primary),
@@ -148,7 +151,12 @@ impl Node {
         }
     }
 
-    fn replace_source(&mut self, arrival: ArrivalId, before: Option<NodeId>, source: NodeId) {
+    pub(super) fn replace_source(
+        &mut self,
+        arrival: ArrivalId,
+        before: Option<NodeId>,
+        source: NodeId,
+    ) {
         let Some(before) = before.filter(|before| *before != source) else { return };
         let Some(it) = self.incoming.get(arrival) else { return };
         let (id, is_receiving) = (it.id.clone(), it.is_receiving());

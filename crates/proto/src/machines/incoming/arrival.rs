@@ -37,7 +37,7 @@ pub(crate) struct Arrival {
     pub(crate) located_at: Option<NodeId>,
     /// The sources of the running transfers.
     pub(super) fetches: BTreeMap<FetchId, NodeId>,
-    /// Sources that failed, to be used only if no other node has it.
+    /// Sources that failed, or sent nothing of a range, to be used only if no other node has it.
     pub(super) avoid: Vec<NodeId>,
     /// When an owner got the last request for a source.
     requested_at: Instant,
@@ -95,7 +95,8 @@ pub(crate) enum Phase {
         source: Option<NodeId>,
     },
     Receiving {
-        /// Measures the transfer of a whole object, whose owner gets reports.
+        /// Measures the transfer of a whole object, whose owner gets reports, or of a range, which
+        /// gets another source if nothing arrives.
         meter: Option<RateMeter>,
         /// Bytes that are still missing, according to the shell.
         missing: u64,
@@ -235,7 +236,7 @@ impl Arrival {
             Phase::Receiving { missing, usual, .. } => (missing, usual),
             _ => (size, usual),
         };
-        let meter = self.is_whole().then(|| RateMeter::new(now));
+        let meter = (!self.is_parts()).then(|| RateMeter::new(now));
         self.phase = Phase::Receiving { meter, missing, usual };
         self.transfers += 1;
     }
@@ -254,11 +255,16 @@ impl Arrival {
         self.phase = Phase::Backoff { until: now + pause_ns(self.failures) };
     }
 
-    /// Records that a source failed. Returns whether it is the first failure.
-    pub(crate) fn failed(&mut self, source: NodeId, not_here: bool, now: Instant) -> bool {
+    /// Records that another source is to be preferred.
+    pub(crate) fn avoid(&mut self, source: NodeId) {
         if !self.avoid.contains(&source) {
             self.avoid.push(source);
         }
+    }
+
+    /// Records that a source failed. Returns whether it is the first failure.
+    pub(crate) fn failed(&mut self, source: NodeId, not_here: bool, now: Instant) -> bool {
+        self.avoid(source);
         self.not_here = not_here.then_some((source, self.requested_at));
         self.pause(now);
         self.failures == 1

@@ -282,9 +282,10 @@ impl Incoming {
     ) -> Option<RateReport> {
         let arrival = *self.by_fetch.get(&fetch)?;
         let rate = self.update(arrival, |it| {
+            let is_whole = it.is_whole();
             let Phase::Receiving { meter, missing, usual } = &mut it.phase else { return None };
             *missing = missing_now;
-            meter.as_mut()?.grew(now, received, shares, *usual)
+            meter.as_mut()?.grew(now, received, shares, *usual).filter(|_| is_whole)
         });
         let rate = rate.flatten()?;
         // It is no longer slow, compared with the rate of others at the time of the report, which

@@ -102,6 +102,31 @@ fn concurrent_ranges_come_from_all_complete_copies() {
     }
 }
 
+/// Goal: a range does not wait for a source that sends nothing while another node has the object,
+/// and goes on if no other node has it.
+#[test]
+fn a_range_leaves_a_source_that_sends_nothing() {
+    let mut cluster = Cluster::new(5);
+    let id = named(&cluster.owned_name(3, 4, "1"));
+    cluster.put_large(1, Some(&id.to_string()));
+    cluster.slow_down(1);
+    let request = cluster.ask(5, get_range(&id));
+    cluster.wait(SECOND / 2);
+    assert!(!cluster.replies.contains_key(&request));
+    assert_eq!(cluster.fetches.len(), 1, "it is the only one");
+    cluster.catch_up();
+    got_range(cluster.reply(request));
+    let copied = cluster.get(2, &id);
+    got(cluster.reply(copied));
+    cluster.wait(SECOND);
+    cluster.slow_down(2);
+    let both = [(); 2].map(|()| cluster.ask(5, get_range(&id)));
+    assert_eq!(both.iter().filter(|it| cluster.replies.contains_key(it)).count(), 1);
+    cluster.wait(SECOND / 2);
+    both.iter().for_each(|request| _ = got_range(cluster.reply(*request)));
+    cluster.catch_up();
+}
+
 #[test]
 fn a_range_waits_for_the_object_or_until_its_end() {
     let mut cluster = Cluster::new(3);
