@@ -174,6 +174,7 @@ impl World {
                 {
                     return Ok(());
                 }
+                let is_steady = !self.has_changed_since_reservation(*object);
                 let object = &self.users.objects[*object];
                 // The name was deleted while the reservation waited for it.
                 if matches!(pending.purpose, Purpose::Reserve { .. })
@@ -183,8 +184,8 @@ impl World {
                     return Ok(());
                 }
                 let rivals = object.id.iter().flat_map(|id| self.users.objects_of(id)).count();
-                // A name that a client has reserved is refused to it only after a deletion or a disagreement, or after
-                // it has used the name for a reduce.
+                // A name that a client has reserved is refused to it only after a deletion, a
+                // disagreement or a membership change, or after it has used the name for a reduce.
                 let all = object.id.iter().flat_map(|id| self.users.objects_of(id));
                 let mut by_it = all.filter(|other| {
                     other.reserved_by == object.reserved_by
@@ -193,6 +194,7 @@ impl World {
                 let is_its_own = object.reserved_by.is_some()
                     && by_it.nth(1).is_none()
                     && object.is_agreed
+                    && is_steady
                     && !(self.users.is_shrunk || object.is_delete_requested);
                 let is_fair = match error {
                     Error::NameTaken { .. } => rivals > 1 && !is_its_own,
@@ -292,6 +294,15 @@ impl World {
     fn has_rival(&self, object: usize) -> bool {
         let id = self.users.objects[object].id.as_ref();
         id.is_some_and(|id| self.users.objects_of(id).count() > 1)
+    }
+
+    /// Whether the members have changed since a client reserved the name of an object. A new owner
+    /// may grant the name to another client before it receives the reservation.
+    fn has_changed_since_reservation(&self, object: usize) -> bool {
+        self.users.requests.values().any(|asked| {
+            matches!(asked.purpose, Purpose::Reserve { object: of } if of == object)
+                && asked.at <= self.agreed_since
+        })
     }
 
     /// Whether an object was to fill a slot which may have ended.
