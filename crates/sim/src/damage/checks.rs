@@ -129,9 +129,15 @@ impl World {
         // An owner may have assigned it before.
         let asked = self.asked_since(node, id).filter(|asked| *asked > since + KNOWN_NS);
         let Some(asked) = asked else { return };
+        // Copies with wrong bytes count like corrupt blocks, if they came from one source.
+        let has_sent_wrong = |other: &NodeId| {
+            self.damage.wrong.iter().any(|(_, to, from)| (to, from) == (&node, other))
+        };
         let is_avoided = |other: &NodeId| {
             let counted = self.damage.counted.get(&(node, *other));
-            *other == source || counted.is_some_and(|(count, _)| *count >= CORRUPT_BLOCKS_MAX)
+            *other == source
+                || counted.is_some_and(|(count, _)| *count >= CORRUPT_BLOCKS_MAX)
+                || has_sent_wrong(other)
         };
         let others = self.holders_since(node, id, asked);
         if let Some(other) = others.into_iter().find(|other| !is_avoided(other)) {
