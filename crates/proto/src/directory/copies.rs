@@ -371,7 +371,7 @@ struct Recorded {
 
 /// The state of an entry before an announcement.
 struct Before {
-    /// Whether it has no instance, or one that is lost.
+    /// Whether it has no instance, or one that is lost or whose bytes nobody has announced.
     was_empty: bool,
     was_complete: bool,
     /// Whether a member that is not leaving holds it.
@@ -380,7 +380,8 @@ struct Before {
 
 impl Before {
     fn of(entry: &mut Entry, members: &Members) -> Self {
-        let was_empty = !entry.is_alive();
+        let is_unfed = |live: &Live| !live.was_fed && !live.is_fed();
+        let was_empty = !entry.is_alive() || entry.live.as_ref().is_some_and(is_unfed);
         let was_complete = entry.live.as_ref().is_some_and(Live::is_complete);
         let stays = |live: &mut Live| live.is_at_staying_node(members);
         let stayed = !members.has_leaving() || entry.live.as_mut().is_some_and(stays);

@@ -103,11 +103,13 @@ impl Live {
 
     /// A node has no copy. Returns false if it was not a holder.
     pub(super) fn withdraw(&mut self, node: NodeId) -> bool {
-        if self.unannounced_sources().any(|source| source == node) {
+        let was_holder = self.remove_holder(node);
+        if !self.was_fed {
+            // It is not awaited as a source.
             let receivers: Vec<NodeId> = self.tree.receivers(node).map(|(it, _)| it).collect();
             receivers.into_iter().for_each(|receiver| self.tree.detach(receiver));
         }
-        self.remove_holder(node)
+        was_holder
     }
 
     /// Removes a holder and cancels pending moves to and from it. Returns false if it was not a
@@ -190,7 +192,8 @@ impl Live {
     /// Nodes from which others receive, and which have not announced their copies here since this
     /// node owns the object.
     pub(super) fn unannounced_sources(&self) -> impl Iterator<Item = NodeId> {
-        self.tree.unrecorded_sources().filter(|_| !self.was_fed)
+        let tree = (!self.was_fed).then_some(&self.tree);
+        tree.into_iter().flat_map(Tree::unrecorded_sources)
     }
 
     /// Receivers that began earlier than this, a quarter of a transfer ago, would wait too long for

@@ -1175,6 +1175,12 @@ fn an_object_is_not_lost_while_its_source_has_not_announced_it() {
         let outbox = owner.waits(MERGE_NS + ORPHAN_GRACE_NS);
         assert_eq!(outbox, core::slice::from_ref(&doubted), "{waiting:?}");
     }
+    // A copy that grows where it is made is news for those that watch the object.
+    let mut other = Owner::new();
+    other.receives(3, announced(&id, instance(2, 1), false, fed_by(2)));
+    other.receives(5, watch(&id));
+    let outbox = other.receives(2, announced(&id, instance(2, 1), true, growing()));
+    assert!(outbox.iter().any(|(to, _)| *to == NodeId(5)), "{outbox:?}");
     // Meanwhile no other object gets the name.
     let outbox = owner.receives(4, claim(&id, instance(4, 7)));
     let taken =

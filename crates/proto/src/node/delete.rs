@@ -98,10 +98,9 @@ impl Node {
             return self.announce(instance);
         }
         let stored = self.directory.stored(self.world.now(), id);
-        let message = match stored.filter(|stored| stored.instance == instance) {
-            Some(stored) => Message::Announce(stored),
-            None => Message::Withdraw { id: id.clone(), instance },
-        };
-        self.world.send(from, message);
+        self.world.send(from, Message::Withdraw { id: id.clone(), instance });
+        if let Some(stored) = stored.filter(|stored| stored.instance == instance) {
+            self.world.send(from, Message::Announce(stored));
+        }
     }
 }

@@ -153,7 +153,12 @@ impl Node {
             }
             // The client gave up while its claim was in flight: release the name.
             (None, None) if self.copies.get(instance).is_none() => {
-                self.world.send_owners(id, &Message::Withdraw { id: id.clone(), instance });
+                let withdrawal = Message::Withdraw { id: id.clone(), instance };
+                self.world.send_owners(id, &withdrawal);
+                if !self.world.members().owners(id).contains(from) {
+                    // It counts itself as an owner.
+                    self.world.send(from, withdrawal);
+                }
             }
             // A claim that another node passed on came after the copy was announced.
             (None, None) => self.announce(instance),
