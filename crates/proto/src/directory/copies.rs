@@ -290,7 +290,7 @@ impl Directory {
         }
     }
 
-    /// Requests confirmation of all that is recorded of an object that this node has not owned for a
+    /// Requests confirmation of what is recorded of an object that this node has not owned for a
     /// while: it may have missed the end of copies, or of a reservation.
     pub(super) fn verify_entry(&mut self, context: &mut Context<'_>, id: &ObjectId) {
         let Some(entry) = self.entries.get_mut(id) else { return };
