@@ -28,6 +28,8 @@ mod compare;
 mod context;
 mod copies;
 mod deletion;
+#[cfg(test)]
+mod deletion_tests;
 mod entries;
 mod entry;
 mod entry_questions;
@@ -40,6 +42,10 @@ mod leases;
 mod list;
 mod live;
 mod lookups;
+#[cfg(test)]
+mod loss_tests;
+#[cfg(test)]
+mod name_tests;
 mod names;
 mod probe;
 #[cfg(test)]
@@ -51,6 +57,8 @@ mod rebalance;
 #[cfg(test)]
 mod rebalance_tests;
 mod reports;
+#[cfg(test)]
+mod source_tests;
 mod speeds;
 mod state;
 mod status;
