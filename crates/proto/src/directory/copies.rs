@@ -297,8 +297,7 @@ impl Directory {
         entry.stray_until = Instant::default();
         if let Some(live) = &mut entry.live {
             live.was_fed = false;
-            let message = || Message::Reannounce { id: id.clone(), instance: live.instance };
-            context.outbox.extend(live.tree.nodes().map(|holder| (holder, message())));
+            live.verify(id, live.tree.nodes(), context.outbox);
         }
         if let Some(reserved) = entry.reserved.as_ref().filter(|_| !id.is_slot()) {
             // Its node withdraws it if it has ended.

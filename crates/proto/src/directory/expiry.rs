@@ -15,7 +15,6 @@ use crate::{
     id::{Instance, NodeId, ObjectId},
     limits::TOMBSTONE_NS,
     members::Members,
-    message::Message,
     time::Instant,
 };
 
@@ -109,8 +108,7 @@ impl Directory {
         let sources: Vec<NodeId> = sources.filter(|node| members.contains(*node)).collect();
         if let Some(live) = entry.live.as_ref().filter(|_| !sources.is_empty()) {
             // Others receive from members that have not announced their copies yet.
-            let message = || Message::Reannounce { id: id.clone(), instance: live.instance };
-            context.outbox.extend(sources.into_iter().map(|source| (source, message())));
+            live.verify(id, sources, context.outbox);
             return entry.begin_grace(now, id, &mut self.alarms);
         }
         let lost = entry.live.take_if(|live| !live.is_fed());

@@ -230,7 +230,7 @@ fn an_owner_offers_what_loses_its_last_copy_after_a_membership_change() {
 }
 
 /// Goal: the bytes of an object end with its job although only the backup owner had room for them.
-/// An object of which a node has a copy ends at its primary owner.
+/// If a node has a copy, the object ends at its primary owner.
 #[test]
 fn the_backup_owner_ends_what_no_node_holds_with_its_job() {
     let mut owner = owner();

@@ -168,9 +168,19 @@ impl Live {
             asked = Vec::from([maker]);
         }
         self.bytes_requested = !asked.is_empty();
-        let reannounce_if_held = || Message::Reannounce { id: id.clone(), instance: self.instance };
-        outbox.extend(asked.into_iter().map(|holder| (holder, reannounce_if_held())));
+        self.verify(id, asked, outbox);
         self.bytes_requested
+    }
+
+    /// Requests that nodes announce their copies again, or withdraw them.
+    pub(super) fn verify(
+        &self,
+        id: &ObjectId,
+        nodes: impl IntoIterator<Item = NodeId>,
+        outbox: &mut Outbox,
+    ) {
+        let message = || Message::Reannounce { id: id.clone(), instance: self.instance };
+        outbox.extend(nodes.into_iter().map(|node| (node, message())));
     }
 
     /// Whether a pinned copy exists.

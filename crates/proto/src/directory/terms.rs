@@ -134,7 +134,7 @@ impl Directory {
     }
 
     /// Whether this node ends an object whose job is over. The primary owner does, but it may have
-    /// no entry for an object of which no node has a copy, if it lacks room for the bytes.
+    /// no entry if only owners have the bytes of the object, and it lacks room for them.
     fn must_end(&self, id: &ObjectId, members: &Members) -> bool {
         let owners = members.owners(id);
         let live = self.entries.get(id).and_then(|entry| entry.live.as_ref());

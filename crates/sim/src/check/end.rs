@@ -110,7 +110,7 @@ impl World {
         }
     }
 
-    /// No owner may have an entry of an object of which nothing is left.
+    /// No owner may have an entry of an object that has neither a copy nor stored bytes.
     pub(crate) fn check_entries(&mut self) {
         let up = || self.hosts.values().filter(|host| host.is_up && !host.is_leaving);
         let mut left: BTreeSet<(ObjectId, Instance)> = BTreeSet::new();
