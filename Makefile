@@ -294,7 +294,7 @@ test-rust: $(VENV)/.tools ## Run unit, exhaustive and property tests of the Rust
 	cargo test --quiet $(CARGO_FLAGS) --workspace --exclude hoplite-py --exclude hoplite-topology-py --features $(MUTANTS) 2>&1 | tee $(LOGS)/rust
 
 SIMULATE = cargo run --quiet --release $(CARGO_FLAGS) -p hoplite-sim --
-test-sim: $(VENV)/.tools ## Simulate clusters, some with a slow or unresponsive host, and deletions during membership changes: make test-sim SEEDS=2000
+test-sim: $(VENV)/.tools ## Simulate clusters, some with a slow or unresponsive host, deletions during membership changes, and names that are put again: make test-sim SEEDS=2000
 	$(SIMULATE) --seeds $(or $(SEEDS),2000)
 	$(SIMULATE) --deletions --seeds $(or $(SEEDS),2000)
 

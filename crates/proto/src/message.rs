@@ -183,11 +183,12 @@ pub enum Message {
         /// The instance.
         instance: Instance,
     },
-    /// From a former owner: a tombstone.
+    /// From another owner, or a former one: a tombstone.
     Tombstone {
         /// The object.
         id: ObjectId,
-        /// Deleted instances, which must not return.
+        /// Deleted instances, which must not return. Without any, the sender does not know the
+        /// name: an object that no node has a copy of is deleted.
         instances: Vec<Instance>,
         /// The error for requesters; `None` if the name belongs to another object by now.
         error: Option<Error>,

@@ -61,7 +61,8 @@ pub enum Question {
         /// Number of names to retain, including `name`.
         retain: u64,
     },
-    /// To both owners: deletes all copies. The answer of the primary owner counts.
+    /// To the primary owner: deletes all copies. It reports to the backup owner which object ended
+    /// ([`crate::message::Message::Tombstone`]).
     Delete {
         /// The object.
         id: ObjectId,

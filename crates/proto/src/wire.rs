@@ -31,7 +31,7 @@ use crate::{
 pub const MAGIC: [u8; 4] = *b"HPLT";
 
 /// Protocol version. Nodes of different versions can't connect.
-pub const VERSION: u8 = 28;
+pub const VERSION: u8 = 29;
 
 /// Size of a header in bytes.
 pub const HEADER_BYTES: usize = SIGNED_BYTES + TAG_BYTES;

@@ -32,6 +32,7 @@ mod plan;
 mod programs;
 mod queries;
 mod replicas;
+mod reuse;
 mod revoked;
 pub mod scale;
 mod shell;
@@ -49,6 +50,7 @@ pub use crate::{
     case::Case,
     delays::disturb_hosts,
     deletions::delete_during_changes,
+    reuse::put_names_again,
     shrink::shrink,
     verdict::{Mutation, Record, Verdict},
 };

@@ -5,7 +5,7 @@ use std::{fs, path::PathBuf, process::ExitCode, time::Instant};
 
 use hoplite_proto::mutants::Mutant;
 use hoplite_sim::{
-    Case, Mutation, Record, delete_during_changes, disturb_hosts, run,
+    Case, Mutation, Record, delete_during_changes, disturb_hosts, put_names_again, run,
     scale::{Collective, Growth, LINKS, SIZES, grow},
     shrink,
     steady::{Pattern, Run, Trouble, median},
@@ -28,7 +28,8 @@ const USAGE: &str = "usage: hoplite-sim --seeds COUNT [--from SEED]
 --trace      also print every event and action of every node
 --shrink     on failure, minimize the case and store it in target/sim
 --late       disturb one host of a cluster and check that the others are not late
---deletions  let nodes join, leave and fail around deletions; check that deleted objects stay deleted
+--deletions  let nodes join, leave and fail around deletions; check that deleted objects stay deleted; then put
+             deleted names again
 --mutants    test mutants one at a time and print which of COUNT clusters finds each first
 --scale      print tables of collectives of 8, 64, ... up to NODES nodes
 --steady     run every pattern with every fault for STEPS steps and check that step times recover
@@ -193,7 +194,8 @@ fn one_delay(seed: u64, record: Record) -> ExitCode {
 fn many_deletions(from: u64, count: u64, record: Record) -> ExitCode {
     let mut failed = 0;
     for seed in from..from + count {
-        if let Err(failure) = delete_during_changes(seed, record, None) {
+        let again = || put_names_again(seed, record, None);
+        if let Err(failure) = delete_during_changes(seed, record, None).and_then(|()| again()) {
             failed += 1;
             println!("seed {seed}: failed {failure}\n  repeat with --deletions --seed {seed}");
         }

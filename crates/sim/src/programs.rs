@@ -12,7 +12,8 @@ use std::{
 
 use hoplite_proto::{
     error::Error,
-    id::{ClientId, Instance, NodeId, ObjectId, RequestId},
+    id::{ClientId, Instance, Name, NodeId, ObjectId, RequestId},
+    limits::INLINE_BYTES_MAX,
     meta::{Meta, Op},
     request::{Reply, Request},
     time::Instant,
@@ -78,10 +79,11 @@ pub(crate) struct Client {
     shared: Rc<RefCell<Shared>>,
 }
 
-/// A copy that a program reads.
+/// An object that a program reads.
 #[derive(Debug)]
 pub(crate) struct Reading {
-    instance: Instance,
+    /// The copy, if the reply did not have the bytes.
+    instance: Option<Instance>,
     content: Option<Content>,
 }
 
@@ -114,18 +116,19 @@ impl Client {
         let request = self.post(Request::Get { id: id.clone() });
         let ProgramReply { answer, content } = self.reply(request).await;
         match answer? {
-            Reply::Got { instance, .. } => Ok(Reading { instance, content }),
-            other => {
-                let instance = self.unexpected(&other).unwrap_or(NO_INSTANCE);
-                Ok(Reading { instance, content: None })
+            Reply::Got { inline: Some(bytes), .. } => {
+                Ok(Reading { instance: None, content: Some(Content::from_inline(&bytes)) })
             }
+            Reply::Got { instance, .. } => Ok(Reading { instance: Some(instance), content }),
+            other => Ok(Reading { instance: self.unexpected(&other), content: None }),
         }
     }
 
     /// Releases a copy that the program has read.
     pub(crate) fn release(&self, reading: &Reading) {
-        let instance = reading.instance;
-        self.post(Request::Release { instance });
+        if let Some(instance) = reading.instance {
+            self.post(Request::Release { instance });
+        }
     }
 
     /// Creates an object, fills it at once and seals it.
@@ -135,21 +138,41 @@ impl Client {
         meta: Meta,
         tag: Tag,
     ) -> Result<ObjectId, Error> {
-        let Reply::Created { instance, .. } =
-            self.ask(Request::Create { id, meta, ttl_ns: None }).await?
-        else {
-            return Ok(NO_OBJECT);
+        let made = if meta.size <= INLINE_BYTES_MAX {
+            let bytes = Content::of(tag).to_inline();
+            self.ask(Request::Put { id, meta, bytes, ttl_ns: None }).await?
+        } else {
+            let Reply::Created { instance, .. } =
+                self.ask(Request::Create { id, meta, ttl_ns: None }).await?
+            else {
+                return Ok(NO_OBJECT);
+            };
+            let fill = ProgramOrder::Fill { node: self.node, instance, tag };
+            self.shared.borrow_mut().orders.push(fill);
+            self.ask(Request::Seal { instance }).await?
         };
-        self.shared.borrow_mut().orders.push(ProgramOrder::Fill { node: self.node, instance, tag });
-        match self.ask(Request::Seal { instance }).await? {
+        match made {
             Reply::Put { id } => Ok(id),
             other => Ok(self.unexpected(&other).unwrap_or(NO_OBJECT)),
         }
     }
 
-    /// Sums the first `count` of `inputs`.
-    pub(crate) async fn sum(&self, inputs: Vec<ObjectId>, count: u32) -> Result<ObjectId, Error> {
-        let body = Request::Reduce { inputs, op: Op::Sum, count, id: None, ttl_ns: None };
+    /// Reserves a name for an object that this client puts later.
+    pub(crate) async fn reserve(&self, name: Name) -> Result<ObjectId, Error> {
+        match self.ask(Request::Reserve { name: Some(name) }).await? {
+            Reply::Reserved { id } => Ok(id),
+            other => Ok(self.unexpected(&other).unwrap_or(NO_OBJECT)),
+        }
+    }
+
+    /// Sums the first `count` of `inputs` into `id`, or a generated id.
+    pub(crate) async fn sum(
+        &self,
+        inputs: Vec<ObjectId>,
+        count: u32,
+        id: Option<ObjectId>,
+    ) -> Result<ObjectId, Error> {
+        let body = Request::Reduce { inputs, op: Op::Sum, count, id, ttl_ns: None };
         match self.ask(body).await? {
             Reply::Reducing { id } => Ok(id),
             other => Ok(self.unexpected(&other).unwrap_or(NO_OBJECT)),
@@ -217,7 +240,6 @@ impl Client {
     }
 }
 
-const NO_INSTANCE: Instance = Instance { node: NodeId(0), serial: 0 };
 const NO_OBJECT: ObjectId = ObjectId::Minted { node: NodeId(0), serial: 0 };
 
 impl Programs {

@@ -279,7 +279,7 @@ impl Job {
             .map(|(host, number)| (gradient(host, number), (host, gradient_tag(host, number))))
             .collect();
         let made = async {
-            let sum = client.sum(inputs.keys().cloned().collect(), count as u32).await?;
+            let sum = client.sum(inputs.keys().cloned().collect(), count as u32, None).await?;
             let reading = client.get(&sum).await?;
             let folded = client.inputs(&sum).await?;
             let known = || folded.iter().filter_map(|id| inputs.get(id));

@@ -1,9 +1,9 @@
 //! Announcements and withdrawals of copies by their holders.
 //!
-//! Of two instances under one name, every owner keeps the same one, whichever it received first:
-//! the lower of those that are pinned somewhere. An owner that may have missed the end of the
-//! recorded instance accepts the other one, and requests confirmation from the holders
-//! (`Reannounce`).
+//! Of two instances under one name, the primary owner keeps the lower of those that are pinned
+//! somewhere, whichever it received first. Any other owner, and one that may have missed the end of
+//! the recorded instance, accepts the instance announced last, and requests confirmation from the
+//! holders of the other one (`Reannounce`). If they have it, the primary owner decides.
 
 use alloc::{boxed::Box, format};
 
@@ -77,11 +77,12 @@ impl Directory {
             context.outbox.push((from, reply));
             return false;
         }
-        if entry.rejects_deleted(context, from, announce, owners.primary == members.me()) {
+        let is_primary = owners.primary == members.me();
+        if entry.rejects_deleted(context, from, announce, is_primary) {
             return false;
         }
         // The name was deleted before this owner received the announcement.
-        if !*claim && entry.has_deleters() {
+        if !*claim && is_primary && entry.has_deleters() {
             self.drop_deleted(context, from, announce);
             return false;
         }
@@ -520,13 +521,16 @@ impl Entry {
         // The node of a slot decides which object fills it.
         let minter = id.minter().filter(|minter| id.is_slot() && members.contains(*minter));
         let is_first = minter == Some(members.me());
-        let is_doubtful = self.is_doubtful() || minter.is_some() && !is_first;
+        // Only the primary owner has granted all claims of the name. Another one may receive the
+        // next object before it receives the end of the last one.
+        let is_primary = members.owners(id).primary == members.me();
+        let is_doubtful =
+            self.is_doubtful() || minter.is_some() && !is_first || !is_primary && !*claim;
         let is_lost = self.is_lost();
         let is_other = |live: &mut Live| live.instance != *instance;
         let Some(other) = self.live.take_if(is_other) else { return true };
         // A later epoch of the same maker replaces its earlier ones. If two objects were put under
-        // one name while their nodes did not agree on its owner, every owner keeps the lower one;
-        // otherwise both would be dropped.
+        // one name while their nodes did not agree on its owner, the lower one stays.
         let replaces = if other.instance.node == instance.node {
             // The maker's latest announcement counts: the former owner may have granted the name to
             // the instance with the lower serial.
@@ -545,7 +549,7 @@ impl Entry {
                 let (id, instance) = (id.clone(), other.instance);
                 // The other owner may keep the instance that this one doubts, and refuse the
                 // announced one.
-                let message = match is_void {
+                let message = match is_void && is_primary {
                     true => Message::Drop { id, instance, error: None },
                     false => Message::Reannounce { id, instance },
                 };

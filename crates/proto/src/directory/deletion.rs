@@ -7,6 +7,9 @@
 //!                   +------------------------------> Deleted, to the requesters
 //! ```
 //!
+//! Deletions go to the primary owner, which has granted the name and knows which object they mean.
+//! It reports the ended instances to the other owner, where the next object may be already.
+//!
 //! A new owner may receive a deletion before the holders have announced their copies. For a grace
 //! period after a membership change it delays the reply for a name whose state is not certain.
 //! Until the grace period ends, or a put claims the name, it makes holders drop every copy that
@@ -42,13 +45,11 @@ impl Directory {
     ) {
         let now = context.now;
         let (mut lost, mut is_known, mut is_sure, mut is_gone) = (None, false, false, false);
-        let mut is_without_copies = false;
         if let Some(entry) = self.entries.get_mut(id) {
             lost = entry.lost.take().map(|lost| lost.0);
             is_known = lost.is_some() || entry.live.is_some() || entry.reserved.is_some();
             is_sure = is_known && !entry.is_doubtful();
             is_gone = entry.tombstone.is_some();
-            is_without_copies = entry.live.as_ref().is_some_and(|live| live.tree.is_empty());
         }
         // A name that no client has put is free: deleting it changes nothing.
         if is_known || id.minter().is_some() && !is_gone {
@@ -72,10 +73,10 @@ impl Directory {
             // Its holder may come back with it.
             tombstone.instances.extend(lost);
         }
-        if is_without_copies {
-            // This node may have sent the bytes to another owner, which receives them after the
-            // deletion.
+        if is_known || is_gone || id.minter().is_some() {
             self.notify_other_owners(context, id);
+        } else {
+            self.end_elsewhere(context, id);
         }
         let entry = self.entries.open(id);
         if entry.open(Kind::Delete).count() < DELETERS_MAX {
@@ -96,6 +97,18 @@ impl Directory {
         let entry = self.entries.get_mut(id);
         if let Some(tombstone) = entry.and_then(|entry| entry.tombstone.as_mut()) {
             tombstone.send_to(id, others, context.outbox);
+        }
+    }
+
+    /// Ends an object of a name that this node does not know: another owner may have its bytes,
+    /// although no node has a copy.
+    fn end_elsewhere(&self, context: &mut Context<'_>, id: &ObjectId) {
+        let members = context.members;
+        for owner in members.owners(id).except(members.me()) {
+            let (id, instances) = (id.clone(), Vec::new());
+            let error = Some(Error::ObjectDeleted { id: id.clone() });
+            let message = Message::Tombstone { id, instances, error, pruned: false };
+            context.outbox.push((owner, message));
         }
     }
 
@@ -126,6 +139,7 @@ impl Directory {
             tombstone.dropping.insert((from, *instance));
         }
         context.outbox.push((from, announce.refused(Some(error))));
+        self.notify_other_owners(context, id);
     }
 
     /// Sends the replies that were delayed until the holders have had time to announce their
@@ -210,6 +224,11 @@ impl Directory {
         (id, instances, error): (&ObjectId, &[Instance], &Error),
         pruned: bool,
     ) {
+        let live = self.entries.get(id).and_then(|entry| entry.live.as_ref());
+        // The primary owner does not know the name. What a node has put since is not meant.
+        let stored = live.filter(|live| instances.is_empty() && !live.has_copies());
+        let stored = stored.map(|live| live.instance);
+        let instances = stored.as_ref().map_or(instances, core::slice::from_ref);
         // Without instances it is not clear which object of that name has ended.
         let is_clear = id.minter().is_some() || !instances.is_empty();
         // A repetition is ignored: the name may have been deleted since, and the reason with it.

@@ -3,12 +3,12 @@
 use alloc::{format, string::ToString, vec, vec::Vec};
 
 use super::tests::{
-    Owner, SECOND, WATCH, announced, answered, ask, claim, claimed, delete, deleted, gone,
-    instance, locate, locate_with, located, minted, named, no_source, reserve, watch,
+    Owner, SECOND, WATCH, announced, answered, ask, backed_up, claim, claimed, delete, deleted,
+    gone, instance, locate, locate_with, located, minted, named, no_source, reserve, watch,
 };
 use crate::{
     error::Error,
-    id::{NodeId, ObjectId},
+    id::{Instance, NodeId, ObjectId},
     limits::{ORPHAN_GRACE_NS, REMEMBERED_MAX, TOMBSTONE_NS},
     message::{Message, Progress},
     question::{Answer, Question},
@@ -19,11 +19,13 @@ fn a_new_owner_drops_copies_announced_after_their_deletion() {
     let mut owner = Owner::new();
     let id = named(&owner, "x");
     owner.loses(5);
-    assert_eq!(owner.receives(2, delete(&id)), [], "a holder may still announce it");
+    assert_eq!(owner.deletes(2, &id), [], "a holder may still announce it");
     let outbox = owner.receives(3, announced(&id, instance(3, 1), true, Progress::Complete));
-    let [(NodeId(3), Message::Drop { instance: dropped, error, .. })] = &outbox[..] else {
+    let [(NodeId(3), Message::Drop { instance: dropped, error, .. }), (_, other)] = &outbox[..]
+    else {
         panic!("{outbox:?}")
     };
+    assert!(matches!(other, Message::Tombstone { .. }), "the other owner may have it too");
     assert_eq!(*dropped, instance(3, 1));
     assert!(matches!(error, Some(Error::ObjectDeleted { .. })));
     let dropped = Message::Dropped { id: id.clone(), instance: instance(3, 1) };
@@ -37,7 +39,7 @@ fn a_new_owner_drops_all_instances_of_a_deleted_name() {
     let mut owner = Owner::new();
     let id = named(&owner, "x");
     owner.loses(5);
-    assert_eq!(owner.receives(2, delete(&id)), []);
+    assert_eq!(owner.deletes(2, &id), []);
     for holder in [3, 4] {
         owner.receives(holder, announced(&id, instance(holder, 1), true, Progress::Complete));
         assert!(owner.holders(&id).is_empty(), "node {holder}");
@@ -53,7 +55,7 @@ fn a_deletion_holds_when_the_maker_fails_before_its_announcement() {
     let mut owner = Owner::new();
     let id = named(&owner, "x");
     assert_eq!(owner.receives(3, announced(&id, instance(4, 1), false, Progress::Complete)), []);
-    let outbox = owner.receives(2, delete(&id));
+    let outbox = owner.deletes(2, &id);
     assert!(matches!(&outbox[..], [(NodeId(3), Message::Drop { .. })]), "{outbox:?}");
     owner.loses(4);
     owner.waits(SECOND);
@@ -69,7 +71,7 @@ fn a_deletion_includes_parked_announcements() {
     owner.receives(2, announced(&id, instance(2, 1), true, Progress::Complete));
     owner.directory.catch_up(owner.now);
     assert_eq!(owner.receives(3, announced(&id, instance(3, 1), true, Progress::Complete)), []);
-    owner.receives(4, delete(&id));
+    owner.deletes(4, &id);
     owner.receives(2, Message::Dropped { id: id.clone(), instance: instance(2, 1) });
     owner.waits(SECOND);
     assert!(owner.holders(&id).is_empty());
@@ -84,12 +86,12 @@ fn a_deletion_includes_a_later_put_that_this_owner_has_not_seen() {
     let mut owner = Owner::new();
     let id = named(&owner, "x");
     owner.receives(2, announced(&id, instance(2, 1), true, Progress::Complete));
-    owner.receives(2, delete(&id));
+    owner.deletes(2, &id);
     owner.receives(2, Message::Dropped { id: id.clone(), instance: instance(2, 1) });
     owner.loses(5);
-    assert_eq!(owner.receives(4, delete(&id)), [], "a holder may announce the current instance");
+    assert_eq!(owner.deletes(4, &id), [], "a holder may announce the current instance");
     let outbox = owner.receives(3, announced(&id, instance(3, 1), true, Progress::Complete));
-    assert!(matches!(&outbox[..], [(NodeId(3), Message::Drop { .. })]), "{outbox:?}");
+    assert!(matches!(&outbox[0], (NodeId(3), Message::Drop { .. })), "{outbox:?}");
     owner.receives(3, Message::Dropped { id: id.clone(), instance: instance(3, 1) });
     assert_eq!(owner.waits(ORPHAN_GRACE_NS), [deleted(&id, 4)]);
     assert!(owner.holders(&id).is_empty());
@@ -100,7 +102,7 @@ fn a_new_owner_without_announcements_confirms_a_deletion_after_the_grace_period(
     let mut owner = Owner::new();
     let id = named(&owner, "x");
     owner.loses(5);
-    assert_eq!(owner.receives(2, delete(&id)), []);
+    assert_eq!(owner.deletes(2, &id), []);
     assert_eq!(owner.waits(ORPHAN_GRACE_NS / 2), []);
     assert_eq!(owner.waits(ORPHAN_GRACE_NS), [deleted(&id, 2)]);
     owner.receives(3, announced(&id, instance(3, 1), true, Progress::Complete));
@@ -112,7 +114,7 @@ fn a_new_put_ends_the_deletion_of_its_name() {
     let mut owner = Owner::new();
     let id = named(&owner, "x");
     owner.loses(5);
-    assert_eq!(owner.receives(2, delete(&id)), []);
+    assert_eq!(owner.deletes(2, &id), []);
     let outbox = owner.receives(3, claim(&id, instance(3, 1)));
     assert!(outbox.contains(&deleted(&id, 2)), "{outbox:?}");
     assert!(outbox.contains(&claimed(3, &id, instance(3, 1), None)), "{outbox:?}");
@@ -124,7 +126,7 @@ fn a_deletion_is_confirmed_when_every_holder_has_dropped_its_copy() {
     let id = minted();
     owner.receives(2, announced(&id, instance(2, 1), true, Progress::Complete));
     owner.receives(3, announced(&id, instance(2, 1), false, Progress::Complete));
-    let dropped: Vec<NodeId> = owner.receives(5, delete(&id)).iter().map(|(to, _)| *to).collect();
+    let dropped: Vec<NodeId> = owner.deletes(5, &id).iter().map(|(to, _)| *to).collect();
     assert_eq!(dropped, [NodeId(2), NodeId(3)]);
     let done = || Message::Dropped { id: id.clone(), instance: instance(2, 1) };
     assert_eq!(owner.receives(2, done()), []);
@@ -138,7 +140,7 @@ fn a_deletion_does_not_wait_for_a_failed_holder() {
     let mut owner = Owner::new();
     let id = minted();
     owner.receives(2, announced(&id, instance(2, 1), true, Progress::Complete));
-    owner.receives(5, delete(&id));
+    owner.deletes(5, &id);
     assert!(owner.loses(2).contains(&deleted(&id, 5)));
 }
 
@@ -146,7 +148,7 @@ fn a_deletion_does_not_wait_for_a_failed_holder() {
 fn a_late_announcement_does_not_bring_a_deleted_object_back() {
     let mut owner = Owner::new();
     let id = minted();
-    assert_eq!(owner.receives(5, delete(&id)), [deleted(&id, 5)]);
+    assert_eq!(owner.deletes(5, &id), [deleted(&id, 5)]);
     let outbox = owner.receives(2, announced(&id, instance(2, 1), true, Progress::Complete));
     let error = Some(Error::ObjectDeleted { id: id.clone() });
     let drop = Message::Drop { id: id.clone(), instance: instance(2, 1), error };
@@ -224,7 +226,7 @@ fn a_late_announcement_of_an_earlier_instance_does_not_undo_a_deletion() {
     let id = named(&owner, "x");
     for serial in 1..=2 {
         owner.receives(2, announced(&id, instance(2, serial), true, Progress::Complete));
-        owner.receives(4, delete(&id));
+        owner.deletes(4, &id);
     }
     let error = Error::ObjectDeleted { id: id.clone() };
     let outbox = owner.receives(3, announced(&id, instance(2, 1), false, Progress::Complete));
@@ -247,7 +249,7 @@ fn a_deletion_ends_open_requests_and_later_ones_wait_for_the_next_put() {
     owner.receives(3, watch(&id));
     owner.receives(2, announced(&id, instance(2, 1), true, Progress::Complete));
     assert_eq!(owner.source_of(4, &id), Some(2));
-    let outbox = owner.receives(2, delete(&id));
+    let outbox = owner.deletes(2, &id);
     let ended = answered(3, WATCH, Answer::Gone(Error::ObjectDeleted { id: id.clone() }));
     assert!(outbox.contains(&ended), "it watched: {outbox:?}");
     assert_eq!(
@@ -325,7 +327,7 @@ fn a_reduce_that_fails_after_its_name_was_deleted_leaves_the_name_free() {
     let error = Error::ObjectLost { id: id.clone(), detail: "its inputs are gone".to_string() };
     let fail = Message::Fail { id: id.clone(), error, reserved: Some(instance(2, 1)) };
     owner.receives(2, reserve(&id, instance(2, 1)));
-    owner.receives(3, delete(&id));
+    owner.deletes(3, &id);
     assert_eq!(owner.receives(2, fail.clone()), []);
     assert_eq!(owner.receives(4, locate(&id)), [no_source(4, &id)]);
     owner.receives(3, reserve(&id, instance(3, 1)));
@@ -341,7 +343,7 @@ fn a_late_failure_report_does_not_block_a_freed_name() {
     let reserved = Some(instance(2, 1));
     owner.receives(2, reserve(&id, instance(2, 1)));
     owner.receives(2, Message::Fail { id: id.clone(), error: error.clone(), reserved });
-    owner.receives(3, delete(&id));
+    owner.deletes(3, &id);
     assert_eq!(owner.receives(4, locate(&id)), [no_source(4, &id)]);
     let (name, instances) = (id.clone(), vec![instance(2, 1)]);
     let repeated = Message::Tombstone { id: name, instances, error: Some(error), pruned: false };
@@ -354,7 +356,7 @@ fn a_reserved_name_of_a_capability_stays_deleted() {
     let mut owner = Owner::new();
     let id = named(&owner, "@1/1");
     owner.receives(2, announced(&id, instance(2, 1), true, Progress::Complete));
-    owner.receives(2, delete(&id));
+    owner.deletes(2, &id);
     let error = Error::ObjectDeleted { id: id.clone() };
     assert_eq!(owner.receives(4, locate(&id)), [gone(4, &id, error)]);
 }
@@ -368,7 +370,7 @@ fn a_result_that_failed_stays_failed_until_its_name_is_deleted() {
     owner.receives(2, reserve(&id, instance(2, 1)));
     owner.receives(2, Message::Fail { id: id.clone(), error: error.clone(), reserved: None });
     assert_eq!(owner.receives(4, locate(&id)), [gone(4, &id, error)]);
-    owner.receives(3, delete(&id));
+    owner.deletes(3, &id);
     assert_eq!(owner.source_of(4, &id), None, "the name is free");
 }
 
@@ -380,7 +382,7 @@ fn a_name_deleted_while_its_only_holder_was_away_does_not_come_back() {
     owner.receives(2, announced(&id, instance(2, 1), true, Progress::Complete));
     owner.loses(2);
     owner.waits(2 * ORPHAN_GRACE_NS);
-    assert_eq!(owner.receives(4, delete(&id)), [deleted(&id, 4)]);
+    assert_eq!(owner.deletes(4, &id), [deleted(&id, 4)]);
     owner.members.insert(member);
     let outbox = owner.receives(2, announced(&id, instance(2, 1), true, Progress::Complete));
     assert!(matches!(outbox[..], [(NodeId(2), Message::Drop { .. })]), "{outbox:?}");
@@ -426,7 +428,7 @@ fn a_deletion_includes_a_result_announced_meanwhile() {
         let (id, instance, error) = (id.clone(), instance(2, serial), error.clone());
         (NodeId(2), Message::Drop { id, instance, error })
     };
-    assert_eq!(owner.receives(5, delete(&id)), [drop(1)]);
+    assert_eq!(owner.deletes(5, &id), [drop(1)]);
     assert_eq!(
         owner.receives(2, announced(&id, instance(2, 3), true, Progress::Complete)),
         [drop(3)]
@@ -440,4 +442,66 @@ fn a_deletion_includes_a_result_announced_meanwhile() {
     // A put by the same node is another object.
     let outbox = owner.receives(2, claim(&id, instance(2, 9)));
     assert_eq!(outbox, [claimed(2, &id, instance(2, 9), None)]);
+}
+
+/// Goal: the backup owner gets each end from the primary owner, which knows which object is meant.
+/// Its own deletion request could arrive after the next put of the name.
+#[test]
+fn the_other_owner_gets_the_instances_of_a_deletion() {
+    let mut owner = Owner::new();
+    let id = named(&owner, "x");
+    let other = owner.members.owners(&id).backup.unwrap();
+    owner.receives(2, announced(&id, instance(2, 1), true, Progress::Complete));
+    let outbox = owner.receives(4, delete(&id));
+    assert!(outbox.contains(&(other, tombstone(&id, vec![instance(2, 1)]))), "{outbox:?}");
+    let (unknown, other) = (named(&owner, "y"), owner.members.owners(&id).backup.unwrap());
+    let outbox = owner.receives(4, delete(&unknown));
+    assert_eq!(outbox, [(other, tombstone(&unknown, vec![])), deleted(&unknown, 4)]);
+}
+
+#[test]
+fn a_deletion_from_the_primary_owner_spares_the_next_object() {
+    let mut owner = Owner::new();
+    let (id, primary) = backed_up(&owner);
+    owner.receives(2, announced(&id, instance(2, 1), true, Progress::Complete));
+    owner.receives(3, announced(&id, instance(3, 1), true, Progress::Complete));
+    assert_eq!(owner.receives(primary, tombstone(&id, vec![instance(2, 1)])), []);
+    assert_eq!(owner.receives(primary, tombstone(&id, vec![])), []);
+    assert_eq!(owner.holders(&id), [3]);
+    // Late, from the former holder.
+    owner.receives(2, Message::Withdraw { id: id.clone(), instance: instance(2, 1) });
+    assert_eq!(owner.holders(&id), [3]);
+}
+
+/// Goal: bytes that only the backup owner has end with a deletion, although the primary owner does
+/// not know the name.
+#[test]
+fn a_deletion_of_an_unknown_name_ends_an_object_without_copies() {
+    let mut owner = Owner::new();
+    let (id, primary) = backed_up(&owner);
+    owner.receives(2, announced(&id, instance(2, 1), true, Progress::Inline(vec![0; 8].into())));
+    owner.loses(2);
+    assert!(owner.directory.stored(owner.now, &id).is_some());
+    assert_eq!(owner.receives(primary, tombstone(&id, vec![])), []);
+    assert!(owner.directory.stored(owner.now, &id).is_none());
+}
+
+/// Goal: a backup owner that has not yet heard of the end of an object drops no later one. It may
+/// receive the messages of both holders in any order.
+#[test]
+fn the_backup_owner_does_not_choose_between_two_objects() {
+    for (first, second) in [(2, 3), (3, 2)] {
+        let mut owner = Owner::new();
+        let (id, _) = backed_up(&owner);
+        let of = |node| announced(&id, instance(node, 1), true, Progress::Complete);
+        owner.receives(first, of(first));
+        let confirm = Message::Reannounce { id: id.clone(), instance: instance(first, 1) };
+        assert_eq!(owner.receives(second, of(second)), [(NodeId(first), confirm)]);
+        assert_eq!(owner.holders(&id), [second]);
+    }
+}
+
+fn tombstone(id: &ObjectId, instances: Vec<Instance>) -> Message {
+    let error = Some(Error::ObjectDeleted { id: id.clone() });
+    Message::Tombstone { id: id.clone(), instances, error, pruned: false }
 }

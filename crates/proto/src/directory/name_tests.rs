@@ -176,7 +176,7 @@ fn an_owner_that_may_have_missed_a_deletion_requests_confirmation_of_holders() {
     };
     let mut is_mine_without = owner.members.clone();
     [4, 5].iter().for_each(|node| assert!(is_mine_without.remove(NodeId(*node))));
-    let is_mine = |id: &ObjectId| is_mine_without.owners(id).contains(NodeId(1));
+    let is_mine = |id: &ObjectId| is_mine_without.owners(id).primary == NodeId(1);
     let id = names.into_iter().find(|id| is_others(id) && is_mine(id)).unwrap();
     let (low, high) = (instance(2, 1), instance(3, 1));
     owner.receives(2, announced(&id, low, true, Progress::Complete));
@@ -292,8 +292,7 @@ fn a_complete_copy_of_an_aborted_epoch_does_not_end_the_reservation() {
     assert_eq!(owner.source_of(3, &id), Some(2));
     owner.receives(2, Message::Withdraw { id: id.clone(), instance: instance(2, 6) });
     owner.receives(3, announced(&id, instance(2, 6), false, Progress::Complete));
-    let dropped: Vec<NodeId> =
-        owner.receives(5, delete(&id)).into_iter().map(|(to, _)| to).collect();
+    let dropped: Vec<NodeId> = owner.deletes(5, &id).into_iter().map(|(to, _)| to).collect();
     assert_eq!(dropped, [NodeId(3), NodeId(2)], "the running reduce ends with its name");
 }
 

@@ -231,15 +231,17 @@ fn an_owner_again_verifies_reservations() {
 fn a_leaving_node_sends_all_deletions_first() {
     let mut owner = sliced();
     let ids: Vec<ObjectId> = (1..=9).map(|serial| minted_by(1, serial)).collect();
+    let mut outbox = Outbox::new();
     for id in &ids {
-        owner.receives(3, delete(id));
+        outbox.extend(owner.receives(3, delete(id)));
     }
     let mut without_me = owner.members.clone();
     without_me.resign();
-    let ((), outbox) = owner.run(|directory, context| {
+    let ((), later) = owner.run(|directory, context| {
         let context = &mut Context { members: &without_me, outbox: context.outbox, ..*context };
         ids.iter().for_each(|id| directory.pass_on(context, id));
     });
+    outbox.extend(later);
     let sent = |id: &ObjectId| {
         outbox
             .iter()

@@ -65,6 +65,13 @@ impl Owner {
         outbox
     }
 
+    /// Handles a deletion by `from`; returns what it sends to others than the other owner.
+    pub(super) fn deletes(&mut self, from: u64, id: &ObjectId) -> Outbox {
+        let mut outbox = self.receives(from, delete(id));
+        outbox.retain(|(_, message)| !matches!(message, Message::Tombstone { .. }));
+        outbox
+    }
+
     /// Runs a call of the directory; returns its result and the messages to send.
     pub(super) fn run<T>(
         &mut self,
@@ -178,6 +185,14 @@ pub(super) fn named(owner: &Owner, suffix: &str) -> ObjectId {
     let names = (0..).map(|group| format!("group{group}/{suffix}").parse().unwrap());
     let is_mine = |id: &ObjectId| owner.members.owners(id).primary == NodeId(1);
     names.into_iter().find(is_mine).unwrap()
+}
+
+/// A name whose backup owner is this node, and its primary owner.
+pub(super) fn backed_up(owner: &Owner) -> (ObjectId, u64) {
+    let names = (0..).map(|group| format!("group{group}/x").parse().unwrap());
+    let mut owned = names.map(|id| (owner.members.owners(&id), id));
+    let (owners, id) = owned.find(|(owners, _)| owners.backup == Some(NodeId(1))).unwrap();
+    (id, owners.primary.0)
 }
 
 pub(super) fn instance(node: u64, serial: u64) -> Instance {

@@ -185,12 +185,8 @@ impl Questions {
         let (_, Some(id)) = key else { return };
         let owners = world.members().owners(&id);
         let first = first.filter(|first| owners.contains(*first)).unwrap_or(owners.primary);
-        let is_deletion = matches!(question, Question::Delete { .. });
         let number = self.insert(asker, question, first, world);
         self.send(number, world);
-        if is_deletion {
-            self.send_other(number, world);
-        }
     }
 
     /// Sends a question to a member.
@@ -709,16 +705,12 @@ mod tests {
     }
 
     #[test]
-    fn a_deletion_goes_to_both_owners_and_the_primary_owner_answers() {
+    fn a_deletion_goes_to_the_primary_owner_only() {
         let ((mut world, id), mut questions) = (world(), Questions::default());
         let asker = Asker::Request(RequestId(1));
-        let backup = world.members().owners(&id).backup.unwrap();
         questions.ask(asker, Question::Delete { id, pruned: false }, &mut world);
-        let receivers: Vec<u64> = sent(&mut world).into_iter().map(|(to, _)| to).collect();
-        assert_eq!(receivers, [2, backup.0]);
-        let number = *questions.last().unwrap();
-        assert!(questions.answered(backup, number, &Answer::Deleted, &mut world).is_none());
-        assert!(questions.answered(NodeId(2), number, &Answer::Deleted, &mut world).is_some());
+        assert_eq!(asked(&mut world).0, 2);
+        assert_eq!(questions.deadline(), None, "the other owner gets none later");
     }
 
     #[test]

@@ -279,7 +279,8 @@ impl Node {
             self.announce_before_deletion(&id);
             let number = QuestionId(self.world.next_serial());
             let question = Question::Delete { id: id.clone(), pruned: true };
-            self.world.send_owners(&id, &Message::Ask { number, question });
+            let primary = self.world.members().owners(&id).primary;
+            self.world.send(primary, Message::Ask { number, question });
         }
     }
 

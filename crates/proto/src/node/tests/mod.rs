@@ -737,7 +737,7 @@ fn a_leaving_node_hands_over_its_pinned_copies() {
 #[test]
 fn a_deletion_unblocks_a_leaving_node() {
     let mut cluster = Cluster::new(3);
-    let id = named(&cluster.owned_name(1, 2, "x/1"));
+    let id = named(&cluster.owned_name(2, 1, "x/1"));
     cluster.put_large(3, Some(&id.to_string()));
     cluster.slow_down(1);
     cluster.tell(3, Event::LeaveRequested { timeout_ns: LEAVE_TIMEOUT_NS });
