@@ -188,9 +188,10 @@ pub enum Message {
         /// The object.
         id: ObjectId,
         /// Deleted instances, which must not return. Without any, the sender does not know the
-        /// name: an object that no node has a copy of is deleted.
+        /// object: with an error it is whatever the receiver has recorded, without one only what
+        /// no node has a copy of.
         instances: Vec<Instance>,
-        /// The error for requesters; `None` if the name belongs to another object by now.
+        /// The error for requesters; `None` if the name may belong to another object by now.
         error: Option<Error>,
         /// Whether the object was deleted because a newer version exists.
         pruned: bool,

@@ -157,6 +157,12 @@ impl Client {
         }
     }
 
+    /// Waits until an object is complete somewhere.
+    pub(crate) async fn wait(&self, id: ObjectId) -> Result<(), Error> {
+        let body = Request::Wait { ids: vec![id], count: 1 };
+        self.ask(body).await.map(drop)
+    }
+
     /// Reserves a name for an object that this client puts later.
     pub(crate) async fn reserve(&self, name: Name) -> Result<ObjectId, Error> {
         match self.ask(Request::Reserve { name: Some(name) }).await? {

@@ -1,7 +1,7 @@
 //! Checks that a name can be put again, by any node, as soon as its deletion is confirmed.
 //!
-//! Nothing fails and no node joins or leaves, but messages to different nodes take different times: a node may hear of
-//! the next object before it hears of the end of the last one. No verb may fail, and no get may return an object whose
+//! Nothing fails and no node joins or leaves, but messages to different nodes take different times: a node may receive
+//! the next object before it receives the end of the last one. No verb may fail, and no get may return an object whose
 //! deletion was confirmed before. There is one exception: clients of one node share a search, which may have found a
 //! small object, or its deletion, before the last of them joined it.
 
@@ -106,7 +106,27 @@ impl Cycle {
     }
 
     async fn take_turn(&self, dice: &mut Dice, turn: u64) -> Result<(), Error> {
+        if dice.chance(20) {
+            // There is none.
+            self.one(dice).delete(vec![self.id.clone()]).await?;
+        }
+        let summing = self.one(dice).clone();
+        let sum = match dice.chance(30) {
+            true => Some(summing.sum(vec![self.id.clone()], 1, None).await?),
+            false => None,
+        };
         self.make(self.one(dice), dice.below(4), Tag(turn + 1)).await?;
+        if let Some(sum) = sum {
+            let reading = summing.get(&sum).await?;
+            if reading.tags() != [Tag(turn + 1)] {
+                summing.fail(format!("a sum of turn {turn} holds {:?}", reading.tags()));
+            }
+            summing.release(&reading);
+            summing.delete(vec![sum]).await?;
+        }
+        if dice.chance(20) {
+            self.one(dice).wait(self.id.clone()).await?;
+        }
         for _ in 0..dice.below(3) {
             match self.check(self.one(dice), turn).await {
                 Err(Error::ObjectDeleted { .. }) if self.has_readers => {}

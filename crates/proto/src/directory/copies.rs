@@ -77,12 +77,14 @@ impl Directory {
             context.outbox.push((from, reply));
             return false;
         }
-        let is_primary = owners.primary == members.me();
-        if entry.rejects_deleted(context, from, announce, is_primary) {
+        if entry.rejects_deleted(context, from, announce, owners.primary == members.me()) {
+            // Its reservation may have come after its end.
+            entry.reserved.take_if(|reserved| announce.fulfills(from, reserved.instance));
+            self.forget_if_empty(id);
             return false;
         }
         // The name was deleted before this owner received the announcement.
-        if !*claim && is_primary && entry.has_deleters() {
+        if !*claim && entry.has_deleters() {
             self.drop_deleted(context, from, announce);
             return false;
         }
@@ -352,6 +354,13 @@ impl Announce {
         Message::Claimed { id: self.id.clone(), instance: self.instance, taken_by }
     }
 
+    /// Whether it ends the reservation of its name. Only its maker's copy counts: a reader may hold
+    /// a complete copy from an aborted attempt.
+    fn fulfills(&self, from: NodeId, reserved: Instance) -> bool {
+        let is_made = self.progress.is_complete() && from == self.instance.node;
+        is_made && reserved.node == from && reserved.serial < self.instance.serial
+    }
+
     /// The reply that makes the announcing node drop its copy.
     pub(super) fn refused(&self, error: Option<Error>) -> Message {
         Message::Drop { id: self.id.clone(), instance: self.instance, error }
@@ -465,9 +474,7 @@ impl Entry {
             let (id, instance, taken_by) = (id.clone(), slot.instance, Some(from));
             outbox.push((me, Message::Claimed { id, instance, taken_by }));
         }
-        // Only its maker's copy counts: a reader may hold a complete copy from an aborted attempt.
-        let is_made = announce.progress.is_complete() && from == announce.instance.node;
-        self.reserved.take_if(|reserved| is_made && reserved.instance.node == from);
+        self.reserved.take_if(|reserved| announce.fulfills(from, reserved.instance));
     }
 
     /// Whether the announced instance was deleted; if so, notifies its holder.

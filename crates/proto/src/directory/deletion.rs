@@ -16,6 +16,7 @@
 //! they announce, of any instance.
 
 use alloc::{boxed::Box, collections::BTreeSet, vec::Vec};
+use core::slice::from_ref;
 
 use super::{
     context::Context,
@@ -73,10 +74,12 @@ impl Directory {
             // Its holder may come back with it.
             tombstone.instances.extend(lost);
         }
-        if is_known || is_gone || id.minter().is_some() {
-            self.notify_other_owners(context, id);
-        } else {
-            self.end_elsewhere(context, id);
+        self.notify_other_owners(context, id);
+        if until.is_some() {
+            // This node may know an earlier object only, or none. It grants the name later.
+            Self::end_elsewhere(context, id, Some(Error::ObjectDeleted { id: id.clone() }));
+        } else if !is_known && !is_gone && id.minter().is_none() {
+            Self::end_elsewhere(context, id, None);
         }
         let entry = self.entries.open(id);
         if entry.open(Kind::Delete).count() < DELETERS_MAX {
@@ -100,13 +103,12 @@ impl Directory {
         }
     }
 
-    /// Ends an object of a name that this node does not know: another owner may have its bytes,
-    /// although no node has a copy.
-    fn end_elsewhere(&self, context: &mut Context<'_>, id: &ObjectId) {
+    /// Ends an object that this node does not know. Without an error, only bytes that another owner
+    /// has although no node has a copy: a node may have put the name since.
+    fn end_elsewhere(context: &mut Context<'_>, id: &ObjectId, error: Option<Error>) {
         let members = context.members;
         for owner in members.owners(id).except(members.me()) {
-            let (id, instances) = (id.clone(), Vec::new());
-            let error = Some(Error::ObjectDeleted { id: id.clone() });
+            let (id, instances, error) = (id.clone(), Vec::new(), error.clone());
             let message = Message::Tombstone { id, instances, error, pruned: false };
             context.outbox.push((owner, message));
         }
@@ -225,11 +227,17 @@ impl Directory {
         pruned: bool,
     ) {
         let live = self.entries.get(id).and_then(|entry| entry.live.as_ref());
-        // The primary owner does not know the name. What a node has put since is not meant.
-        let stored = live.filter(|live| instances.is_empty() && !live.has_copies());
-        let stored = stored.map(|live| live.instance);
-        let instances = stored.as_ref().map_or(instances, core::slice::from_ref);
-        // Without instances it is not clear which object of that name has ended.
+        let live = live.map(|live| live.instance);
+        let is_other = |live| !instances.is_empty() && !instances.contains(&live);
+        if id.minter().is_none() && live.is_some_and(is_other) {
+            // The next object came first.
+            self.bury_older(context, id, instances);
+            return self.check_orphan(context.now, id, context.members);
+        }
+        // Without instances, the primary owner means any object of the name, and does not know it.
+        let is_primary = context.members.owners(id).primary == context.members.me();
+        let is_any = instances.is_empty() && id.minter().is_none() && !is_primary;
+        let instances = live.as_ref().filter(|_| is_any).map_or(instances, from_ref);
         let is_clear = id.minter().is_some() || !instances.is_empty();
         // A repetition is ignored: the name may have been deleted since, and the reason with it.
         let tombstone = self.entries.get(id).and_then(|entry| entry.tombstone.as_ref());
@@ -238,6 +246,9 @@ impl Directory {
         });
         if is_clear && !is_known {
             self.bury(context, id, error.clone(), instances.to_vec());
+        }
+        if is_any {
+            return self.notify_other_owners(context, id);
         }
         let entry = self.entries.get_mut(id);
         if let Some(tombstone) = entry.and_then(|entry| entry.tombstone.as_mut())
@@ -341,7 +352,7 @@ impl Directory {
     }
 
     /// Remembers instances of a name that must not come back, while the name refers to another
-    /// instance.
+    /// instance. Without any, an object ends that no node has a copy of.
     pub(super) fn bury_older(
         &mut self,
         context: &mut Context<'_>,
@@ -350,10 +361,14 @@ impl Directory {
     ) {
         let now = context.now;
         let entry = self.entries.open(id);
+        let stored = entry.live.as_ref().filter(|it| instances.is_empty() && !it.has_copies());
+        let stored = stored.map(|live| live.instance);
+        let instances = stored.as_ref().map_or(instances, from_ref);
         let is_old = |live: &mut Live| instances.contains(&live.instance);
         if let Some(old) = entry.live.take_if(is_old) {
             old.drop_copies(id, None, context.outbox);
         }
+        entry.reserved.take_if(|reserved| instances.contains(&reserved.instance));
         // Owners repeat this at each membership change; only the first report counts.
         let is_news = |instance: &&Instance| !entry.is_buried(now, instance);
         let news: Vec<Instance> = instances.iter().filter(is_news).copied().collect();

@@ -454,9 +454,10 @@ fn the_other_owner_gets_the_instances_of_a_deletion() {
     owner.receives(2, announced(&id, instance(2, 1), true, Progress::Complete));
     let outbox = owner.receives(4, delete(&id));
     assert!(outbox.contains(&(other, tombstone(&id, vec![instance(2, 1)]))), "{outbox:?}");
-    let (unknown, other) = (named(&owner, "y"), owner.members.owners(&id).backup.unwrap());
+    let unknown = named(&owner, "y");
+    let other = owner.members.owners(&unknown).backup.unwrap();
     let outbox = owner.receives(4, delete(&unknown));
-    assert_eq!(outbox, [(other, tombstone(&unknown, vec![])), deleted(&unknown, 4)]);
+    assert_eq!(outbox, [(other, bytes_only(&unknown)), deleted(&unknown, 4)]);
 }
 
 #[test]
@@ -466,8 +467,13 @@ fn a_deletion_from_the_primary_owner_spares_the_next_object() {
     owner.receives(2, announced(&id, instance(2, 1), true, Progress::Complete));
     owner.receives(3, announced(&id, instance(3, 1), true, Progress::Complete));
     assert_eq!(owner.receives(primary, tombstone(&id, vec![instance(2, 1)])), []);
-    assert_eq!(owner.receives(primary, tombstone(&id, vec![])), []);
+    assert_eq!(owner.receives(primary, bytes_only(&id)), []);
     assert_eq!(owner.holders(&id), [3]);
+    // The former holder has announced it before, and its message comes later.
+    let error = None;
+    let drop = Message::Drop { id: id.clone(), instance: instance(2, 1), error };
+    let late = announced(&id, instance(2, 1), true, Progress::Complete);
+    assert_eq!(owner.receives(2, late), [(NodeId(2), drop)]);
     // Late, from the former holder.
     owner.receives(2, Message::Withdraw { id: id.clone(), instance: instance(2, 1) });
     assert_eq!(owner.holders(&id), [3]);
@@ -482,8 +488,35 @@ fn a_deletion_of_an_unknown_name_ends_an_object_without_copies() {
     owner.receives(2, announced(&id, instance(2, 1), true, Progress::Inline(vec![0; 8].into())));
     owner.loses(2);
     assert!(owner.directory.stored(owner.now, &id).is_some());
-    assert_eq!(owner.receives(primary, tombstone(&id, vec![])), []);
+    assert_eq!(owner.receives(primary, bytes_only(&id)), []);
     assert!(owner.directory.stored(owner.now, &id).is_none());
+}
+
+/// Goal: a deletion at a node that has just become the primary owner applies to what the other
+/// owner knows, although its holder announces it to the new one late.
+#[test]
+fn a_new_primary_owner_learns_which_object_its_deletion_meant() {
+    let mut owner = Owner::new();
+    let (id, primary) = backed_up(&owner);
+    owner.receives(2, announced(&id, instance(2, 1), true, Progress::Complete));
+    let error = Some(Error::ObjectDeleted { id: id.clone() });
+    let drop = Message::Drop { id: id.clone(), instance: instance(2, 1), error };
+    let outbox = owner.receives(primary, tombstone(&id, vec![]));
+    let report = (NodeId(primary), tombstone(&id, vec![instance(2, 1)]));
+    assert_eq!(outbox, [(NodeId(2), drop), report]);
+    assert!(owner.holders(&id).is_empty());
+}
+
+/// Goal: a reservation that reaches the backup owner after the end of its object does not stay.
+#[test]
+fn a_late_reservation_of_a_deleted_object_ends_with_its_announcement() {
+    let mut owner = Owner::new();
+    let (id, primary) = backed_up(&owner);
+    owner.receives(primary, tombstone(&id, vec![instance(2, 3)]));
+    owner.receives(2, reserve(&id, instance(2, 1)));
+    assert_eq!(owner.directory.reservations(), 1);
+    owner.receives(2, announced(&id, instance(2, 3), true, Progress::Complete));
+    assert_eq!(owner.directory.reservations(), 0);
 }
 
 /// Goal: a backup owner that has not yet heard of the end of an object drops no later one. It may
@@ -499,6 +532,11 @@ fn the_backup_owner_does_not_choose_between_two_objects() {
         assert_eq!(owner.receives(second, of(second)), [(NodeId(first), confirm)]);
         assert_eq!(owner.holders(&id), [second]);
     }
+}
+
+/// A deletion of a name that its primary owner does not know.
+fn bytes_only(id: &ObjectId) -> Message {
+    Message::Tombstone { id: id.clone(), instances: vec![], error: None, pruned: false }
 }
 
 fn tombstone(id: &ObjectId, instances: Vec<Instance>) -> Message {

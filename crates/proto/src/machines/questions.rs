@@ -2,10 +2,11 @@
 //! closes it.
 //!
 //! The primary owner gets each question. The backup owner gets it too if the primary owner is
-//! unresponsive, does not answer in time, or has no object to watch yet. For the source of a range
-//! that the backup owner reported, it is the other way round. When the owners change,
-//! the new ones get it, and the former ones a cancellation. Does not know what follows from an
-//! answer.
+//! unresponsive, does not answer in time, or has no object to watch yet. While the primary owner
+//! replies, the report of an object by the backup owner counts only if it is repeated a while later:
+//! it may be of an earlier object. For the source of a range that the backup owner reported, it is
+//! the other way round. When the owners change, the new ones get the question, and the former ones a
+//! cancellation. Does not know what follows from an answer.
 
 use crate::{
     error::Error,
@@ -65,8 +66,15 @@ struct OpenQuestion {
     /// The other owner, if it has the question too.
     other: Option<NodeId>,
     is_answered: bool,
+    /// From when on the report of the backup owner counts, although the primary owner replies and
+    /// has no object.
+    doubted_until: Option<Instant>,
     next: Option<Next>,
 }
+
+/// How long the backup owner may lack what the primary owner has reported to it. After this time it
+/// gets the question again.
+const DOUBT_NS: u64 = 100_000_000;
 
 /// What happens to a question without another answer, and when.
 #[derive(Clone, Copy, Debug)]
@@ -213,7 +221,8 @@ impl Questions {
         // A deletion waits for the holders.
         let (other, is_answered, next) = (None, matches!(question, Question::Delete { .. }), None);
         self.by_asker.insert((asker, question.subject()), number);
-        let open = OpenQuestion { question, asker, first, other, is_answered, next };
+        let doubted_until = None;
+        let open = OpenQuestion { question, asker, first, other, is_answered, doubted_until, next };
         self.open.insert(number, open);
         if !is_answered {
             let unanswered = self.unanswered.entry(asker).or_default();
@@ -227,12 +236,14 @@ impl Questions {
     fn send(&mut self, number: QuestionId, world: &mut World) {
         let Some(open) = self.open.get(&number) else { return };
         let (first, question) = (open.first, open.question.clone());
-        let subject = question.subject().filter(|_| question.expects_reply());
+        let (subject, expects_reply) = (question.subject(), question.expects_reply());
         world.send(first, Message::Ask { number, question });
         let Some(id) = subject else { return };
         let backup = world.members().owners(&id).backup;
         if backup != Some(first) && world.standby(&id).is_some() {
             self.send_other(number, world);
+        } else if !expects_reply {
+            return;
         } else if first != world.me() && backup.is_some() {
             let at = world.now() + OWNER_TIMEOUT_NS;
             self.open.update(&number, |open| open.next = Some(Next::Other(at)));
@@ -322,9 +333,13 @@ impl Questions {
         if matches!(open.question, Question::Delete { .. }) && !is_primary {
             return None;
         }
+        if !is_primary && self.is_doubtful(from, number, answer, world) {
+            return None;
+        }
+        let open = self.open.get(&number)?;
         let was_answered = open.is_answered;
         self.open.update(&number, |open| {
-            (open.is_answered, open.next) = (true, None);
+            (open.is_answered, open.doubted_until, open.next) = (true, None, None);
             if let Question::Watch { seen_at, .. } = &mut open.question {
                 *seen_at = match answer {
                     Answer::Pending => *seen_at,
@@ -349,6 +364,29 @@ impl Questions {
             self.send_other(number, world);
         }
         Some((asker, question))
+    }
+
+    /// Whether the report of an object from the backup owner is to be ignored. The primary owner
+    /// would report it too: the object may have ended before this question.
+    fn is_doubtful(
+        &mut self,
+        from: NodeId,
+        number: QuestionId,
+        answer: &Answer,
+        world: &World,
+    ) -> bool {
+        let now = world.now();
+        self.open.update(&number, |open| {
+            let is_second = open.is_answered && open.other == Some(from);
+            let is_report = matches!(open.question, Question::Watch { .. })
+                && matches!(answer, Answer::Found(_) | Answer::Gone(_));
+            if !is_second || !is_report || world.is_unresponsive(open.first) {
+                return false;
+            }
+            let until = *open.doubted_until.get_or_insert(now + DOUBT_NS);
+            open.next = (now < until).then_some(Next::Other(until));
+            now < until
+        }) == Some(true)
     }
 
     /// Closes a question. The owners that have it, except the owner that closed it, get a
@@ -711,6 +749,26 @@ mod tests {
         questions.ask(asker, Question::Delete { id, pruned: false }, &mut world);
         assert_eq!(asked(&mut world).0, 2);
         assert_eq!(questions.deadline(), None, "the other owner gets none later");
+    }
+
+    /// Goal: an object that was deleted before the question is not used, although the backup owner
+    /// has not received the deletion. If the primary owner does not know it a while later, it may
+    /// have no entry for it.
+    #[test]
+    fn the_backup_owner_alone_is_believed_after_a_while() {
+        let ((mut world, id), mut questions) = (world(), Questions::default());
+        let (primary, backup) = (NodeId(2), world.members().owners(&id).backup.unwrap());
+        let ended = Answer::Gone(Error::ObjectDeleted { id: id.clone() });
+        questions.ask(reduce(7), watch(&id), &mut world);
+        let (_, number) = asked(&mut world);
+        questions.answered(primary, number, &Answer::Pending, &mut world).unwrap();
+        assert_eq!(asked(&mut world), (backup.0, number), "it gets the question too");
+        assert!(questions.answered(backup, number, &ended, &mut world).is_none());
+        assert_eq!(questions.deadline(), Some(world.now() + DOUBT_NS));
+        world.wait_until(world.now() + DOUBT_NS);
+        questions.expire(&mut world);
+        assert_eq!(asked(&mut world), (backup.0, number), "once more");
+        assert!(questions.answered(backup, number, &ended, &mut world).is_some());
     }
 
     #[test]

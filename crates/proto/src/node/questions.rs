@@ -280,7 +280,9 @@ impl Node {
             let number = QuestionId(self.world.next_serial());
             let question = Question::Delete { id: id.clone(), pruned: true };
             let primary = self.world.members().owners(&id).primary;
-            self.world.send(primary, Message::Ask { number, question });
+            for owner in [Some(primary), self.world.standby(&id)].into_iter().flatten() {
+                self.world.send(owner, Message::Ask { number, question: question.clone() });
+            }
         }
     }
 
