@@ -187,11 +187,9 @@ pub enum Message {
     Tombstone {
         /// The object.
         id: ObjectId,
-        /// Deleted instances, which must not return. Without any, the sender does not know the
-        /// object: with an error it is whatever the receiver has recorded, without one only what
-        /// no node has a copy of.
+        /// Deleted instances, which must not return.
         instances: Vec<Instance>,
-        /// The error for requesters; `None` if the name may belong to another object by now.
+        /// The error for requesters; `None` if the name belongs to another object by now.
         error: Option<Error>,
         /// Whether the object was deleted because a newer version exists.
         pruned: bool,

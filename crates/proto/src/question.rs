@@ -62,7 +62,8 @@ pub enum Question {
         retain: u64,
     },
     /// To the primary owner: deletes all copies. It reports to the backup owner which object ended
-    /// ([`crate::message::Message::Tombstone`]).
+    /// ([`crate::message::Message::Tombstone`]). The backup owner gets it if the primary one is
+    /// unresponsive or does not know the object.
     Delete {
         /// The object.
         id: ObjectId,
@@ -103,6 +104,9 @@ pub enum Answer {
     OlderVersions(Vec<Name>),
     /// To [`Question::Delete`]: no holder serves the object any more.
     Deleted,
+    /// The same, from an owner that knew no such object, or may not know the latest: the other
+    /// owner may know it.
+    Unknown,
     /// To [`Question::List`]: one page, at most [`crate::limits::LISTED_MAX`] rows.
     List {
         /// Sorted by id. May be empty although another page follows.
@@ -160,7 +164,7 @@ impl Question {
             Answer::Locations(_) => matches!(self, Self::Locations { .. }),
             Answer::Latest(_) => matches!(self, Self::Latest { .. }),
             Answer::OlderVersions(_) => matches!(self, Self::OlderVersions { .. }),
-            Answer::Deleted => matches!(self, Self::Delete { .. }),
+            Answer::Deleted | Answer::Unknown => matches!(self, Self::Delete { .. }),
             Answer::List { .. } => matches!(self, Self::List { .. }),
             Answer::Report(_) => matches!(self, Self::Inspect(_)),
             Answer::Gone(_) => true,
@@ -190,7 +194,7 @@ impl Answer {
     /// Whether an owner may send it in reply to a question that expects a reply
     /// ([`Question::expects_reply`]).
     pub(crate) const fn is_reply(&self) -> bool {
-        !matches!(self, Self::Deleted | Self::List { .. } | Self::Report(_))
+        !matches!(self, Self::Deleted | Self::Unknown | Self::List { .. } | Self::Report(_))
     }
 
     /// Whether the owner keeps the question open.

@@ -2,8 +2,9 @@
 //!
 //! Of two instances under one name, the primary owner keeps the lower of those that are pinned
 //! somewhere, whichever it received first. Any other owner, and one that may have missed the end of
-//! the recorded instance, accepts the instance announced last, and requests confirmation from the
-//! holders of the other one (`Reannounce`). If they have it, the primary owner decides.
+//! the recorded instance, accepts the instance announced last, unless it claims the name, and
+//! requests confirmation from the holders of the other one (`Reannounce`). If they have it, the
+//! primary owner decides.
 
 use alloc::{boxed::Box, format};
 

@@ -16,7 +16,6 @@
 //! they announce, of any instance.
 
 use alloc::{boxed::Box, collections::BTreeSet, vec::Vec};
-use core::slice::from_ref;
 
 use super::{
     context::Context,
@@ -68,6 +67,10 @@ impl Directory {
         let entry = self.entries.open(id);
         if let Some(tombstone) = &mut entry.tombstone {
             if until.is_none() {
+                if tombstone.reason.is_some() {
+                    // The other owner has it too.
+                    tombstone.known_to.clear();
+                }
                 tombstone.free(id);
                 tombstone.pruned = pruned;
             }
@@ -75,12 +78,6 @@ impl Directory {
             tombstone.instances.extend(lost);
         }
         self.notify_other_owners(context, id);
-        if until.is_some() {
-            // This node may know an earlier object only, or none. It grants the name later.
-            Self::end_elsewhere(context, id, Some(Error::ObjectDeleted { id: id.clone() }));
-        } else if !is_known && !is_gone && id.minter().is_none() {
-            Self::end_elsewhere(context, id, None);
-        }
         let entry = self.entries.open(id);
         if entry.open(Kind::Delete).count() < DELETERS_MAX {
             let question = OpenQuestion { until, ..OpenQuestion::default() };
@@ -90,7 +87,7 @@ impl Directory {
             self.limited.push((asker.0, limit_name!(DELETERS_MAX)));
             context.outbox.push(answer(asker, Answer::Deleted));
         }
-        entry.answer_deletions(now, &mut self.asked, context.outbox);
+        entry.answer_deletions(id, now, &mut self.asked, context.outbox);
         self.forget_if_empty(id);
     }
 
@@ -100,17 +97,6 @@ impl Directory {
         let entry = self.entries.get_mut(id);
         if let Some(tombstone) = entry.and_then(|entry| entry.tombstone.as_mut()) {
             tombstone.send_to(id, others, context.outbox);
-        }
-    }
-
-    /// Ends an object that this node does not know. Without an error, only bytes that another owner
-    /// has although no node has a copy: a node may have put the name since.
-    fn end_elsewhere(context: &mut Context<'_>, id: &ObjectId, error: Option<Error>) {
-        let members = context.members;
-        for owner in members.owners(id).except(members.me()) {
-            let (id, instances, error) = (id.clone(), Vec::new(), error.clone());
-            let message = Message::Tombstone { id, instances, error, pruned: false };
-            context.outbox.push((owner, message));
         }
     }
 
@@ -148,7 +134,7 @@ impl Directory {
     /// copies.
     pub(super) fn answer_delayed(&mut self, context: &mut Context<'_>, id: &ObjectId) {
         if let Some(entry) = self.entries.get_mut(id) {
-            entry.answer_deletions(context.now, &mut self.asked, context.outbox);
+            entry.answer_deletions(id, context.now, &mut self.asked, context.outbox);
         }
         self.settle_latest(context, id);
     }
@@ -176,7 +162,7 @@ impl Directory {
         let Some(entry) = self.entries.get_mut(id) else { return };
         if let Some(tombstone) = &mut entry.tombstone {
             tombstone.dropped(from, instance);
-            entry.answer_deletions(context.now, &mut self.asked, context.outbox);
+            entry.answer_deletions(id, context.now, &mut self.asked, context.outbox);
         }
     }
 
@@ -234,10 +220,7 @@ impl Directory {
             self.bury_older(context, id, instances);
             return self.check_orphan(context.now, id, context.members);
         }
-        // Without instances, the primary owner means any object of the name, and does not know it.
-        let is_primary = context.members.owners(id).primary == context.members.me();
-        let is_any = instances.is_empty() && id.minter().is_none() && !is_primary;
-        let instances = live.as_ref().filter(|_| is_any).map_or(instances, from_ref);
+        // Without instances it is not clear which object of that name has ended.
         let is_clear = id.minter().is_some() || !instances.is_empty();
         // A repetition is ignored: the name may have been deleted since, and the reason with it.
         let tombstone = self.entries.get(id).and_then(|entry| entry.tombstone.as_ref());
@@ -247,13 +230,13 @@ impl Directory {
         if is_clear && !is_known {
             self.bury(context, id, error.clone(), instances.to_vec());
         }
-        if is_any {
-            return self.notify_other_owners(context, id);
-        }
         let entry = self.entries.get_mut(id);
-        if let Some(tombstone) = entry.and_then(|entry| entry.tombstone.as_mut())
-            && !tombstone.known_to.contains(&from)
-        {
+        let Some(tombstone) = entry.and_then(|entry| entry.tombstone.as_mut()) else { return };
+        if *error == (Error::ObjectDeleted { id: id.clone() }) {
+            // Its object failed before.
+            tombstone.free(id);
+        }
+        if !tombstone.known_to.contains(&from) {
             tombstone.known_to.push(from);
             tombstone.pruned |= pruned;
         }
@@ -323,12 +306,12 @@ impl Directory {
         let is_lost = entry.orphan_since.is_some();
         let reserved = entry.reserved.take_if(is_void).map(|reserved| reserved.instance);
         has_ended |= reserved.is_some();
+        instances.extend(reserved);
         // The node of a lost reservation is gone, and confirms nothing.
         if let Some(reserved) = reserved.filter(|_| !is_lost) {
             let (id, error) = (id.clone(), Some(error.clone()));
             context.outbox.push((reserved.node, Message::Drop { id, instance: reserved, error }));
             dropping.insert((reserved.node, reserved));
-            instances.push(reserved);
         }
         // Later requesters wait for another object, which is not lost with this one. A reservation
         // whose node is gone still has to end.
@@ -352,7 +335,7 @@ impl Directory {
     }
 
     /// Remembers instances of a name that must not come back, while the name refers to another
-    /// instance. Without any, an object ends that no node has a copy of.
+    /// instance.
     pub(super) fn bury_older(
         &mut self,
         context: &mut Context<'_>,
@@ -361,9 +344,6 @@ impl Directory {
     ) {
         let now = context.now;
         let entry = self.entries.open(id);
-        let stored = entry.live.as_ref().filter(|it| instances.is_empty() && !it.has_copies());
-        let stored = stored.map(|live| live.instance);
-        let instances = stored.as_ref().map_or(instances, from_ref);
         let is_old = |live: &mut Live| instances.contains(&live.instance);
         if let Some(old) = entry.live.take_if(is_old) {
             old.drop_copies(id, None, context.outbox);
@@ -376,6 +356,7 @@ impl Directory {
             entry.bury(now, &news, now + TOMBSTONE_NS);
             self.remember(now, id);
         }
+        self.forget_if_empty(id);
     }
 
     /// Remembers what happened to an object for [`TOMBSTONE_NS`], or until [`REMEMBERED_MAX`] newer

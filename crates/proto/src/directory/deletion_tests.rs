@@ -4,7 +4,8 @@ use alloc::{format, string::ToString, vec, vec::Vec};
 
 use super::tests::{
     Owner, SECOND, WATCH, announced, answered, ask, backed_up, claim, claimed, delete, deleted,
-    gone, instance, locate, locate_with, located, minted, named, no_source, reserve, watch,
+    gone, instance, locate, locate_with, located, minted, named, no_source, reserve, unknown_to,
+    watch,
 };
 use crate::{
     error::Error,
@@ -30,7 +31,7 @@ fn a_new_owner_drops_copies_announced_after_their_deletion() {
     assert!(matches!(error, Some(Error::ObjectDeleted { .. })));
     let dropped = Message::Dropped { id: id.clone(), instance: instance(3, 1) };
     assert_eq!(owner.receives(3, dropped), [], "other holders may announce it too");
-    assert_eq!(owner.waits(ORPHAN_GRACE_NS), [deleted(&id, 2)]);
+    assert_eq!(owner.waits(ORPHAN_GRACE_NS), [unknown_to(&id, 2)]);
     assert!(owner.holders(&id).is_empty());
 }
 
@@ -47,7 +48,7 @@ fn a_new_owner_drops_all_instances_of_a_deleted_name() {
     owner.receives(3, Message::Dropped { id: id.clone(), instance: instance(3, 1) });
     assert_eq!(owner.waits(ORPHAN_GRACE_NS), [], "node 4 may still send it to others");
     let dropped = Message::Dropped { id: id.clone(), instance: instance(4, 1) };
-    assert_eq!(owner.receives(4, dropped), [deleted(&id, 2)]);
+    assert_eq!(owner.receives(4, dropped), [unknown_to(&id, 2)]);
 }
 
 #[test]
@@ -93,7 +94,7 @@ fn a_deletion_includes_a_later_put_that_this_owner_has_not_seen() {
     let outbox = owner.receives(3, announced(&id, instance(3, 1), true, Progress::Complete));
     assert!(matches!(&outbox[0], (NodeId(3), Message::Drop { .. })), "{outbox:?}");
     owner.receives(3, Message::Dropped { id: id.clone(), instance: instance(3, 1) });
-    assert_eq!(owner.waits(ORPHAN_GRACE_NS), [deleted(&id, 4)]);
+    assert_eq!(owner.waits(ORPHAN_GRACE_NS), [unknown_to(&id, 4)]);
     assert!(owner.holders(&id).is_empty());
 }
 
@@ -104,7 +105,7 @@ fn a_new_owner_without_announcements_confirms_a_deletion_after_the_grace_period(
     owner.loses(5);
     assert_eq!(owner.deletes(2, &id), []);
     assert_eq!(owner.waits(ORPHAN_GRACE_NS / 2), []);
-    assert_eq!(owner.waits(ORPHAN_GRACE_NS), [deleted(&id, 2)]);
+    assert_eq!(owner.waits(ORPHAN_GRACE_NS), [unknown_to(&id, 2)]);
     owner.receives(3, announced(&id, instance(3, 1), true, Progress::Complete));
     assert_eq!(owner.holders(&id), [3], "it was put after the deletion");
 }
@@ -455,9 +456,7 @@ fn the_other_owner_gets_the_instances_of_a_deletion() {
     let outbox = owner.receives(4, delete(&id));
     assert!(outbox.contains(&(other, tombstone(&id, vec![instance(2, 1)]))), "{outbox:?}");
     let unknown = named(&owner, "y");
-    let other = owner.members.owners(&unknown).backup.unwrap();
-    let outbox = owner.receives(4, delete(&unknown));
-    assert_eq!(outbox, [(other, bytes_only(&unknown)), deleted(&unknown, 4)]);
+    assert_eq!(owner.receives(4, delete(&unknown)), [unknown_to(&unknown, 4)]);
 }
 
 #[test]
@@ -467,7 +466,6 @@ fn a_deletion_from_the_primary_owner_spares_the_next_object() {
     owner.receives(2, announced(&id, instance(2, 1), true, Progress::Complete));
     owner.receives(3, announced(&id, instance(3, 1), true, Progress::Complete));
     assert_eq!(owner.receives(primary, tombstone(&id, vec![instance(2, 1)])), []);
-    assert_eq!(owner.receives(primary, bytes_only(&id)), []);
     assert_eq!(owner.holders(&id), [3]);
     // The former holder has announced it before, and its message comes later.
     let error = None;
@@ -479,32 +477,34 @@ fn a_deletion_from_the_primary_owner_spares_the_next_object() {
     assert_eq!(owner.holders(&id), [3]);
 }
 
-/// Goal: bytes that only the backup owner has end with a deletion, although the primary owner does
-/// not know the name.
+/// Goal: what only the backup owner knows ends with a deletion, and the primary owner remembers it.
 #[test]
-fn a_deletion_of_an_unknown_name_ends_an_object_without_copies() {
-    let mut owner = Owner::new();
-    let (id, primary) = backed_up(&owner);
-    owner.receives(2, announced(&id, instance(2, 1), true, Progress::Inline(vec![0; 8].into())));
-    owner.loses(2);
-    assert!(owner.directory.stored(owner.now, &id).is_some());
-    assert_eq!(owner.receives(primary, bytes_only(&id)), []);
-    assert!(owner.directory.stored(owner.now, &id).is_none());
-}
-
-/// Goal: a deletion at a node that has just become the primary owner applies to what the other
-/// owner knows, although its holder announces it to the new one late.
-#[test]
-fn a_new_primary_owner_learns_which_object_its_deletion_meant() {
+fn the_other_owner_deletes_what_the_primary_owner_does_not_know() {
     let mut owner = Owner::new();
     let (id, primary) = backed_up(&owner);
     owner.receives(2, announced(&id, instance(2, 1), true, Progress::Complete));
-    let error = Some(Error::ObjectDeleted { id: id.clone() });
-    let drop = Message::Drop { id: id.clone(), instance: instance(2, 1), error };
-    let outbox = owner.receives(primary, tombstone(&id, vec![]));
-    let report = (NodeId(primary), tombstone(&id, vec![instance(2, 1)]));
-    assert_eq!(outbox, [(NodeId(2), drop), report]);
-    assert!(owner.holders(&id).is_empty());
+    let outbox = owner.receives(4, delete(&id));
+    assert!(outbox.contains(&(NodeId(primary), tombstone(&id, vec![instance(2, 1)]))));
+    let dropped = Message::Dropped { id: id.clone(), instance: instance(2, 1) };
+    assert_eq!(owner.receives(2, dropped), [deleted(&id, 4)]);
+}
+
+/// Goal: a name whose object failed is free at both owners after its deletion.
+#[test]
+fn a_deletion_frees_a_failed_name_at_the_other_owner() {
+    let mut owner = Owner::new();
+    let (id, primary) = backed_up(&owner);
+    let error = Error::ObjectLost { id: id.clone(), detail: "it failed".to_string() };
+    let failed = Message::Tombstone {
+        id: id.clone(),
+        instances: vec![instance(2, 1)],
+        error: Some(error.clone()),
+        pruned: false,
+    };
+    owner.receives(primary, failed);
+    assert_eq!(owner.receives(3, locate(&id)), [gone(3, &id, error)]);
+    owner.receives(primary, tombstone(&id, vec![instance(2, 1)]));
+    assert_eq!(owner.receives(3, locate(&id)), [no_source(3, &id)]);
 }
 
 /// Goal: a reservation that reaches the backup owner after the end of its object does not stay.
@@ -532,11 +532,6 @@ fn the_backup_owner_does_not_choose_between_two_objects() {
         assert_eq!(owner.receives(second, of(second)), [(NodeId(first), confirm)]);
         assert_eq!(owner.holders(&id), [second]);
     }
-}
-
-/// A deletion of a name that its primary owner does not know.
-fn bytes_only(id: &ObjectId) -> Message {
-    Message::Tombstone { id: id.clone(), instances: vec![], error: None, pruned: false }
 }
 
 fn tombstone(id: &ObjectId, instances: Vec<Instance>) -> Message {

@@ -85,7 +85,7 @@ struct FormerInstances(BTreeMap<Instance, Instant>);
 pub(super) struct Tombstone {
     pub(super) instances: Vec<Instance>,
     /// Why it is gone; `None` if the object itself was deleted.
-    reason: Option<Box<Error>>,
+    pub(super) reason: Option<Box<Error>>,
     /// Whether it was pruned: a newer version replaced it.
     pub(super) pruned: bool,
     pub(super) until: Instant,
@@ -413,14 +413,23 @@ impl Entry {
     /// to.
     pub(super) fn answer_deletions(
         &mut self,
+        id: &ObjectId,
         now: Instant,
         open: &mut OpenQuestions,
         outbox: &mut Outbox,
     ) {
         if self.tombstone.as_ref().is_none_or(|tombstone| tombstone.is_settled()) {
             let is_due = |question: &OpenQuestion| question.until.is_none_or(|until| until <= now);
-            let due = self.close_all(Kind::Delete, is_due, open);
-            outbox.extend(due.into_iter().map(|asker| answer(asker, Answer::Deleted)));
+            // After a membership change, or without a record, the other owner may know more.
+            let has_ended = |it: &Tombstone| id.minter().is_some() || !it.instances.is_empty();
+            let knows = !self.is_doubtful() && self.tombstone.as_deref().is_some_and(has_ended);
+            let is_sure = |question: &OpenQuestion| knows && question.until.is_none();
+            for asker in self.close_all(Kind::Delete, is_sure, open) {
+                outbox.push(answer(asker, Answer::Deleted));
+            }
+            for asker in self.close_all(Kind::Delete, is_due, open) {
+                outbox.push(answer(asker, Answer::Unknown));
+            }
         }
     }
 

@@ -183,11 +183,6 @@ impl Live {
         outbox.extend(nodes.into_iter().map(|node| (node, message())));
     }
 
-    /// Whether a node has it, or a part of it.
-    pub(super) fn has_copies(&self) -> bool {
-        !self.tree.is_empty()
-    }
-
     /// Whether a pinned copy exists.
     pub(super) fn has_pinned(&self) -> bool {
         self.tree.iter().any(|(_, holder)| holder.pinned)

@@ -299,6 +299,10 @@ pub(super) fn deleted(id: &ObjectId, to: u64) -> (NodeId, Message) {
     answered(to, number_of(id), Answer::Deleted)
 }
 
+pub(super) fn unknown_to(id: &ObjectId, to: u64) -> (NodeId, Message) {
+    answered(to, number_of(id), Answer::Unknown)
+}
+
 /// The number of the questions of [`watch`].
 pub(super) const WATCH: u64 = 1 << 40;
 

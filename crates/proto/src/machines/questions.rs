@@ -2,11 +2,11 @@
 //! closes it.
 //!
 //! The primary owner gets each question. The backup owner gets it too if the primary owner is
-//! unresponsive, does not answer in time, or has no object to watch yet. While the primary owner
-//! replies, the report of an object by the backup owner counts only if it is repeated a while later:
-//! it may be of an earlier object. For the source of a range that the backup owner reported, it is
-//! the other way round. When the owners change, the new ones get the question, and the former ones a
-//! cancellation. Does not know what follows from an answer.
+//! unresponsive, does not answer in time, has no object to watch yet, or knows none to delete. If
+//! the primary owner is responsive and has none, reports of the backup owner count only a while
+//! later: the first may be of an earlier object. For the source of a range that the backup owner
+//! reported, it is the other way round. When the owners change, the new ones get the question, and
+//! the former ones a cancellation. Does not know what follows from an answer.
 
 use crate::{
     error::Error,
@@ -66,8 +66,9 @@ struct OpenQuestion {
     /// The other owner, if it has the question too.
     other: Option<NodeId>,
     is_answered: bool,
-    /// From when on the report of the backup owner counts, although the primary owner replies and
-    /// has no object.
+    /// Whether the primary owner has no such object, according to its last answer.
+    is_pending: bool,
+    /// From when on a report of the backup owner counts nevertheless.
     doubted_until: Option<Instant>,
     next: Option<Next>,
 }
@@ -221,8 +222,17 @@ impl Questions {
         // A deletion waits for the holders.
         let (other, is_answered, next) = (None, matches!(question, Question::Delete { .. }), None);
         self.by_asker.insert((asker, question.subject()), number);
-        let doubted_until = None;
-        let open = OpenQuestion { question, asker, first, other, is_answered, doubted_until, next };
+        let (is_pending, doubted_until) = (false, None);
+        let open = OpenQuestion {
+            question,
+            asker,
+            first,
+            other,
+            is_answered,
+            is_pending,
+            doubted_until,
+            next,
+        };
         self.open.insert(number, open);
         if !is_answered {
             let unanswered = self.unanswered.entry(asker).or_default();
@@ -329,9 +339,16 @@ impl Questions {
         };
         let owners = open.question.subject().map(|id| world.members().owners(&id));
         let is_primary = owners.is_none_or(|owners| owners.primary == from);
-        // Only the primary owner has records of all copies.
-        if matches!(open.question, Question::Delete { .. }) && !is_primary {
-            return None;
+        if matches!(open.question, Question::Delete { .. }) {
+            // Only the primary owner has records of all copies.
+            let is_last = is_primary || open.is_pending && open.other == Some(from);
+            let has_other = owners.is_some_and(|owners| owners.backup.is_some());
+            if is_primary && *answer == Answer::Unknown && has_other {
+                self.open.update(&number, |open| open.is_pending = true);
+                self.send_other(number, world);
+                return None;
+            }
+            return is_last.then(|| (open.asker, open.question.clone()));
         }
         if !is_primary && self.is_doubtful(from, number, answer, world) {
             return None;
@@ -339,7 +356,14 @@ impl Questions {
         let open = self.open.get(&number)?;
         let was_answered = open.is_answered;
         self.open.update(&number, |open| {
-            (open.is_answered, open.doubted_until, open.next) = (true, None, None);
+            open.is_answered = true;
+            if is_primary {
+                open.is_pending = *answer == Answer::Pending;
+            }
+            if !open.is_pending || !is_primary {
+                (open.doubted_until, open.next) = (None, None);
+            }
+            open.next.take_if(|_| open.doubted_until.is_none());
             if let Question::Watch { seen_at, .. } = &mut open.question {
                 *seen_at = match answer {
                     Answer::Pending => *seen_at,
@@ -366,8 +390,8 @@ impl Questions {
         Some((asker, question))
     }
 
-    /// Whether the report of an object from the backup owner is to be ignored. The primary owner
-    /// would report it too: the object may have ended before this question.
+    /// Whether the report of an object, or of its end, from the backup owner is to be ignored. The
+    /// primary owner would report it too: the object may have ended before this question.
     fn is_doubtful(
         &mut self,
         from: NodeId,
@@ -377,11 +401,16 @@ impl Questions {
     ) -> bool {
         let now = world.now();
         self.open.update(&number, |open| {
-            let is_second = open.is_answered && open.other == Some(from);
-            let is_report = matches!(open.question, Question::Watch { .. })
-                && matches!(answer, Answer::Found(_) | Answer::Gone(_));
-            if !is_second || !is_report || world.is_unresponsive(open.first) {
+            let is_watched = matches!(open.question, Question::Watch { .. });
+            let is_report = matches!(answer, Answer::Found(_) | Answer::Gone(_));
+            let is_news = open.is_pending || matches!(answer, Answer::Gone(_));
+            let is_second = open.is_answered && open.other == Some(from) && is_news;
+            if !is_watched || !is_report || !is_second || world.is_unresponsive(open.first) {
                 return false;
+            }
+            if matches!(open.next, Some(Next::Again(_))) {
+                // The primary owner has reported the loss, and gets the question again.
+                return true;
             }
             let until = *open.doubted_until.get_or_insert(now + DOUBT_NS);
             open.next = (now < until).then_some(Next::Other(until));
@@ -531,8 +560,12 @@ impl Questions {
             && owners.backup.is_some()
             && (other != owners.backup && (other.is_some() || world.standby(&id).is_some())
                 || other.is_some_and(&has_lost));
-        let lacks_primary = first != owners.primary || has_lost(owners.primary);
+        // The primary owner does not know what is to be deleted, and the other one is gone.
+        let is_at_other = open.is_pending && matches!(open.question, Question::Delete { .. });
+        let lacks_other = is_at_other && (other != owners.backup || other.is_some_and(&has_lost));
+        let lacks_primary = first != owners.primary || has_lost(owners.primary) || lacks_other;
         self.open.update(&number, |open| {
+            open.is_pending &= !lacks_primary;
             open.first = owners.primary;
             let both = [Some(first), other].into_iter().flatten();
             open.other = both.into_iter().find(|node| Some(*node) == owners.backup);
@@ -743,12 +776,24 @@ mod tests {
     }
 
     #[test]
-    fn a_deletion_goes_to_the_primary_owner_only() {
+    fn a_deletion_goes_to_the_backup_owner_if_the_primary_one_knows_no_object() {
         let ((mut world, id), mut questions) = (world(), Questions::default());
+        let (primary, backup) = (NodeId(2), world.members().owners(&id).backup.unwrap());
         let asker = Asker::Request(RequestId(1));
         questions.ask(asker, Question::Delete { id, pruned: false }, &mut world);
-        assert_eq!(asked(&mut world).0, 2);
-        assert_eq!(questions.deadline(), None, "the other owner gets none later");
+        let (to, number) = asked(&mut world);
+        assert_eq!((to, questions.deadline()), (primary.0, None), "the other one gets none later");
+        let answer = |questions: &mut Questions, from, answer: Answer, world: &mut World| {
+            questions.answered(from, number, &answer, world).is_some()
+        };
+        assert!(!answer(&mut questions, backup, Answer::Deleted, &mut world));
+        assert!(!answer(&mut questions, primary, Answer::Unknown, &mut world));
+        assert_eq!(asked(&mut world), (backup.0, number));
+        // The backup owner ends before its answer.
+        world.members_mut().remove(backup);
+        assert!(questions.follow_owners(number, |_| false, &mut world).is_none());
+        assert_eq!(asked(&mut world), (primary.0, number), "it may know the object now");
+        assert!(answer(&mut questions, primary, Answer::Deleted, &mut world));
     }
 
     /// Goal: an object that was deleted before the question is not used, although the backup owner

@@ -240,7 +240,7 @@ impl Node {
                 self.delete_versions(names);
                 Ok(Reply::Done)
             }
-            (_, Answer::Deleted) => {
+            (_, Answer::Deleted | Answer::Unknown) => {
                 if self.questions.of(Asker::Request(request)).next().is_some() {
                     return;
                 }
