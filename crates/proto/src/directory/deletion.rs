@@ -64,6 +64,7 @@ impl Directory {
             && id.minter().is_none()
             && !mutants::is_active(Mutant::DeletesBeforeReannouncement);
         let until = self.unsettled_until(now).filter(|_| is_unheard);
+        let is_known = is_sure || id.minter().is_some();
         let entry = self.entries.open(id);
         if let Some(tombstone) = &mut entry.tombstone {
             if until.is_none() {
@@ -80,14 +81,15 @@ impl Directory {
         self.notify_other_owners(context, id);
         let entry = self.entries.open(id);
         if entry.open(Kind::Delete).count() < DELETERS_MAX {
-            let question = OpenQuestion { until, ..OpenQuestion::default() };
+            let question = OpenQuestion { until, is_known, ..OpenQuestion::default() };
             entry.ask(id, Kind::Delete, asker, question, &mut self.asked);
             self.alarms.extend(until.map(|until| (until, id.clone())));
         } else {
             self.limited.push((asker.0, limit_name!(DELETERS_MAX)));
-            context.outbox.push(answer(asker, Answer::Deleted));
+            let reply = if is_known { Answer::Deleted } else { Answer::Unknown };
+            context.outbox.push(answer(asker, reply));
         }
-        entry.answer_deletions(id, now, &mut self.asked, context.outbox);
+        entry.answer_deletions(now, &mut self.asked, context.outbox);
         self.forget_if_empty(id);
     }
 
@@ -134,7 +136,7 @@ impl Directory {
     /// copies.
     pub(super) fn answer_delayed(&mut self, context: &mut Context<'_>, id: &ObjectId) {
         if let Some(entry) = self.entries.get_mut(id) {
-            entry.answer_deletions(id, context.now, &mut self.asked, context.outbox);
+            entry.answer_deletions(context.now, &mut self.asked, context.outbox);
         }
         self.settle_latest(context, id);
     }
@@ -162,7 +164,7 @@ impl Directory {
         let Some(entry) = self.entries.get_mut(id) else { return };
         if let Some(tombstone) = &mut entry.tombstone {
             tombstone.dropped(from, instance);
-            entry.answer_deletions(id, context.now, &mut self.asked, context.outbox);
+            entry.answer_deletions(context.now, &mut self.asked, context.outbox);
         }
     }
 
@@ -397,8 +399,7 @@ impl Entry {
     pub(super) fn reuse(&mut self, context: &mut Context<'_>, open: &mut OpenQuestions) {
         // The name refers to another object now: the client that deleted the old one need not wait
         // for its last copies.
-        let deleters = self.close_all(Kind::Delete, |_| true, open);
-        context.outbox.extend(deleters.into_iter().map(|asker| answer(asker, Answer::Deleted)));
+        self.close_deletions(|_| true, open, context.outbox);
         if let Some(tombstone) = self.tombstone.take() {
             self.bury(context.now, &tombstone.instances, tombstone.until);
         }

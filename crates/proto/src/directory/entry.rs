@@ -413,23 +413,29 @@ impl Entry {
     /// to.
     pub(super) fn answer_deletions(
         &mut self,
-        id: &ObjectId,
         now: Instant,
         open: &mut OpenQuestions,
         outbox: &mut Outbox,
     ) {
         if self.tombstone.as_ref().is_none_or(|tombstone| tombstone.is_settled()) {
             let is_due = |question: &OpenQuestion| question.until.is_none_or(|until| until <= now);
-            // After a membership change, or without a record, the other owner may know more.
-            let has_ended = |it: &Tombstone| id.minter().is_some() || !it.instances.is_empty();
-            let knows = !self.is_doubtful() && self.tombstone.as_deref().is_some_and(has_ended);
-            let is_sure = |question: &OpenQuestion| knows && question.until.is_none();
-            for asker in self.close_all(Kind::Delete, is_sure, open) {
-                outbox.push(answer(asker, Answer::Deleted));
-            }
-            for asker in self.close_all(Kind::Delete, is_due, open) {
-                outbox.push(answer(asker, Answer::Unknown));
-            }
+            self.close_deletions(is_due, open, outbox);
+        }
+    }
+
+    /// The same for the deletions for which `is_due` returns true. Where this owner may not have
+    /// known the object, the other one gets the question.
+    pub(super) fn close_deletions(
+        &mut self,
+        is_due: impl Fn(&OpenQuestion) -> bool,
+        open: &mut OpenQuestions,
+        outbox: &mut Outbox,
+    ) {
+        for (is_known, reply) in [(true, Answer::Deleted), (false, Answer::Unknown)] {
+            let concerns = |question: &OpenQuestion| question.is_known == is_known;
+            let due = |question: &OpenQuestion| concerns(question) && is_due(question);
+            let askers = self.close_all(Kind::Delete, due, open).into_iter();
+            outbox.extend(askers.map(|asker| answer(asker, reply.clone())));
         }
     }
 

@@ -44,6 +44,8 @@ pub(super) struct OpenQuestion {
     /// Until when it waits: a source for a node that receives slowly yields to other nodes; the
     /// reply to a deletion, or that there is no newer name, waits for announcements.
     pub(super) until: Option<Instant>,
+    /// Whether this owner knew what is to be deleted, and has been an owner throughout.
+    pub(super) is_known: bool,
     /// The last list of holders that the node has.
     pub(super) known: Option<Vec<Holding>>,
     /// The version that the node has.

@@ -154,7 +154,7 @@ impl Directory {
         Kind::ALL.iter().for_each(|kind| entry.close_of(*kind, node, &mut self.asked));
         if let Some(tombstone) = &mut entry.tombstone {
             tombstone.forget_holder(node);
-            entry.answer_deletions(id, now, &mut self.asked, context.outbox);
+            entry.answer_deletions(now, &mut self.asked, context.outbox);
         }
         let held = !mutants::is_active(Mutant::KeepsFailedHolders)
             && entry.live.as_mut().is_some_and(|live| live.remove_holder(node));

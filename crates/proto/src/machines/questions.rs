@@ -565,7 +565,9 @@ impl Questions {
         let lacks_other = is_at_other && (other != owners.backup || other.is_some_and(&has_lost));
         let lacks_primary = first != owners.primary || has_lost(owners.primary) || lacks_other;
         self.open.update(&number, |open| {
-            open.is_pending &= !lacks_primary;
+            if lacks_primary {
+                (open.is_pending, open.doubted_until) = (false, None);
+            }
             open.first = owners.primary;
             let both = [Some(first), other].into_iter().flatten();
             open.other = both.into_iter().find(|node| Some(*node) == owners.backup);
