@@ -74,6 +74,7 @@ pub fn put_names_again(
     if left.get() > 0 {
         world.fail(format!("{} programs have not ended", left.get()));
     }
+    world.check_entries();
     mutants::activate(None);
     world.failure.map_or(Ok(()), Err)
 }

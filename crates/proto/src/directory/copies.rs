@@ -28,6 +28,11 @@ use crate::{
     time::Instant,
 };
 
+/// How long an owner that is not the primary one keeps an object before it accepts another one of
+/// the same name. If both exist, their holders announce them in turn until the primary owner has
+/// decided.
+const PARKED_NS: u64 = 100_000_000;
+
 impl Directory {
     /// Records that a node has a copy or a part of one, or claims a name. Returns false if no node
     /// waits for the object.
@@ -101,9 +106,12 @@ impl Directory {
             context.outbox.push((from, announce.claimed(None)));
             return false;
         }
-        let is_rival = entry.live.as_ref().is_some_and(|live| live.instance.node != instance.node);
-        let entry = if is_rival && context.now < self.catching_up_until {
-            if self.park(from, announce) {
+        let rival = entry.live.as_ref().filter(|live| live.instance.node != instance.node);
+        // The recorded object was confirmed a moment ago: the primary owner may be about to decide.
+        let is_new = |live: &Live| context.now < live.since + PARKED_NS;
+        let may_change = !*claim && owners.primary != members.me() && rival.is_some_and(is_new);
+        let entry = if rival.is_some() && (may_change || context.now < self.catching_up_until) {
+            if self.park(context.now, from, announce) {
                 return false;
             }
             self.entries.open(id)
@@ -114,10 +122,13 @@ impl Directory {
         entry.yields_name(from, announce, members, context.outbox)
     }
 
-    /// Keeps the announcement of another instance until this owner has caught up. Returns false if
-    /// too many are kept.
-    fn park(&mut self, from: NodeId, announce: &Announce) -> bool {
+    /// Keeps the announcement of another instance for a while, and until this owner has caught up.
+    /// Returns false if too many are kept.
+    fn park(&mut self, now: Instant, from: NodeId, announce: &Announce) -> bool {
         self.parked.retain(|parked| !parked.is(from, announce.instance));
+        if self.parked.is_empty() {
+            self.parked_until = now + PARKED_NS;
+        }
         if self.parked.len() >= PARKED_MAX {
             self.limited.push((from, limit_name!(PARKED_MAX)));
             return false;

@@ -79,6 +79,9 @@ impl Directory {
             tombstone.instances.extend(lost);
         }
         self.notify_other_owners(context, id);
+        if is_known {
+            self.notify_deleter(context, asker.0, id);
+        }
         let entry = self.entries.open(id);
         if entry.open(Kind::Delete).count() < DELETERS_MAX {
             let question = OpenQuestion { until, is_known, ..OpenQuestion::default() };
@@ -100,6 +103,35 @@ impl Directory {
         if let Some(tombstone) = entry.and_then(|entry| entry.tombstone.as_mut()) {
             tombstone.send_to(id, others, context.outbox);
         }
+    }
+
+    /// Sends the deletion to the node that requested it, which passes it on: the path to the other
+    /// owner may be broken.
+    fn notify_deleter(&self, context: &mut Context<'_>, deleter: NodeId, id: &ObjectId) {
+        let (me, owners) = (context.members.me(), context.members.owners(id));
+        if deleter == me || owners.contains(deleter) || owners.primary != me {
+            return;
+        }
+        let tombstone = self.entries.get(id).and_then(|entry| entry.tombstone.as_ref());
+        let report = tombstone.and_then(|tombstone| tombstone.report(id));
+        context.outbox.extend(report.map(|report| (deleter, report)));
+    }
+
+    /// Passes on a deletion that this node has requested, to the owners that did not report it.
+    /// Returns whether it needs no record here: this node was not an owner of late.
+    pub(super) fn pass_on_deletion(
+        &self,
+        context: &mut Context<'_>,
+        from: NodeId,
+        tombstone: &Message,
+    ) -> bool {
+        let Some(id) = tombstone.object() else { return false };
+        let owners = context.members.owners(id);
+        if owners.contains(context.members.me()) || owners.primary != from {
+            return false;
+        }
+        context.outbox.extend(owners.except(from).map(|owner| (owner, tombstone.clone())));
+        self.entries.get(id).is_none()
     }
 
     /// Makes holders drop copies that they have announced and that this owner has parked.

@@ -454,7 +454,9 @@ fn the_other_owner_gets_the_instances_of_a_deletion() {
     let other = owner.members.owners(&id).backup.unwrap();
     owner.receives(2, announced(&id, instance(2, 1), true, Progress::Complete));
     let outbox = owner.receives(4, delete(&id));
-    assert!(outbox.contains(&(other, tombstone(&id, vec![instance(2, 1)]))), "{outbox:?}");
+    let report = tombstone(&id, vec![instance(2, 1)]);
+    assert!(outbox.contains(&(other, report.clone())), "{outbox:?}");
+    assert!(outbox.contains(&(NodeId(4), report)), "the other owner may be out of reach");
     let unknown = named(&owner, "y");
     assert_eq!(owner.receives(4, delete(&unknown)), [unknown_to(&unknown, 4)]);
     // It remembers an earlier object, but another node may have put the name elsewhere since.
@@ -467,6 +469,7 @@ fn a_deletion_from_the_primary_owner_spares_the_next_object() {
     let mut owner = Owner::new();
     let (id, primary) = backed_up(&owner);
     owner.receives(2, announced(&id, instance(2, 1), true, Progress::Complete));
+    owner.waits(SECOND);
     owner.receives(3, announced(&id, instance(3, 1), true, Progress::Complete));
     assert_eq!(owner.receives(primary, tombstone(&id, vec![instance(2, 1)])), []);
     assert_eq!(owner.holders(&id), [3]);
@@ -478,6 +481,19 @@ fn a_deletion_from_the_primary_owner_spares_the_next_object() {
     // Late, from the former holder.
     owner.receives(2, Message::Withdraw { id: id.clone(), instance: instance(2, 1) });
     assert_eq!(owner.holders(&id), [3]);
+}
+
+#[test]
+fn a_node_passes_on_its_own_deletion() {
+    let mut owner = Owner::new();
+    let names = (0..).map(|group| format!("group{group}/x").parse().unwrap());
+    let is_mine = |id: &ObjectId| owner.members.owners(id).contains(NodeId(1));
+    let id: ObjectId = names.into_iter().find(|id| !is_mine(id)).unwrap();
+    let owners = owner.members.owners(&id);
+    let report = tombstone(&id, vec![instance(2, 1)]);
+    let outbox = owner.receives(owners.primary.0, report.clone());
+    assert_eq!(outbox, [(owners.backup.unwrap(), report)]);
+    assert_eq!(owner.directory.entries.iter().count(), 0);
 }
 
 /// Goal: what only the backup owner knows ends with a deletion, and the primary owner remembers it.
@@ -530,10 +546,19 @@ fn the_backup_owner_does_not_choose_between_two_objects() {
         let mut owner = Owner::new();
         let (id, _) = backed_up(&owner);
         let of = |node| announced(&id, instance(node, 1), true, Progress::Complete);
+        let confirm = |node| {
+            let (id, instance) = (id.clone(), instance(node, 1));
+            (NodeId(node), Message::Reannounce { id, instance })
+        };
         owner.receives(first, of(first));
-        let confirm = Message::Reannounce { id: id.clone(), instance: instance(first, 1) };
-        assert_eq!(owner.receives(second, of(second)), [(NodeId(first), confirm)]);
+        owner.waits(SECOND);
+        assert_eq!(owner.receives(second, of(second)), [confirm(first)]);
         assert_eq!(owner.holders(&id), [second]);
+        // The first one exists too, and is accepted later, so that the holders do not announce them
+        // in turn at once.
+        assert_eq!(owner.receives(first, of(first)), []);
+        assert_eq!(owner.waits(SECOND), [confirm(second)]);
+        assert_eq!(owner.holders(&id), [first]);
     }
 }
 

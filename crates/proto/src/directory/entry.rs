@@ -146,17 +146,23 @@ impl Tombstone {
         owners: impl Iterator<Item = NodeId>,
         outbox: &mut Outbox,
     ) {
-        // Without an instance, the receiver would end whatever object has the name there.
-        let is_clear = id.minter().is_some() || !self.instances.is_empty();
-        for owner in owners.filter(|_| is_clear) {
+        let Some(report) = self.report(id) else { return };
+        for owner in owners {
             if !self.known_to.contains(&owner) {
                 self.known_to.push(owner);
-                let last = self.instances.len().saturating_sub(BURIED_MAX);
-                let (instances, error) = (self.instances[last..].to_vec(), Some(self.error(id)));
-                let (id, pruned) = (id.clone(), self.pruned);
-                outbox.push((owner, Message::Tombstone { id, instances, error, pruned }));
+                outbox.push((owner, report.clone()));
             }
         }
+    }
+
+    /// The deletion as other owners get it.
+    pub(super) fn report(&self, id: &ObjectId) -> Option<Message> {
+        // Without an instance, the receiver would end whatever object has the name there.
+        let is_clear = id.minter().is_some() || !self.instances.is_empty();
+        let last = self.instances.len().saturating_sub(BURIED_MAX);
+        let (instances, error) = (self.instances[last..].to_vec(), Some(self.error(id)));
+        let (id, pruned) = (id.clone(), self.pruned);
+        is_clear.then_some(Message::Tombstone { id, instances, error, pruned })
     }
 
     /// Sends the drop requests again: a holder that did not consider this node an owner has ignored

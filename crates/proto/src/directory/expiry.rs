@@ -21,7 +21,8 @@ use crate::{
 impl Directory {
     /// When to call [`Directory::expire`] next.
     pub fn deadline(&self) -> Option<Instant> {
-        let parked = (!self.parked.is_empty()).then_some(self.catching_up_until);
+        let parked_until = self.parked_until.max(self.catching_up_until);
+        let parked = (!self.parked.is_empty()).then_some(parked_until);
         let alarm = self.alarms.first().map(|(at, _)| (*at).max(self.resumed_at));
         let forgotten = self.remembered.front().map(|(until, _)| (*until).max(self.resumed_at));
         let leases = self.leases.deadline();
@@ -33,7 +34,7 @@ impl Directory {
     /// that wait for them.
     pub fn expire(&mut self, context: &mut Context<'_>) {
         let (now, members) = (context.now, context.members);
-        if self.catching_up_until <= now {
+        if self.catching_up_until.max(self.parked_until) <= now {
             for Parked { from, announce, .. } in core::mem::take(&mut self.parked) {
                 if members.contains(from) {
                     self.settle(context, &announce.id);

@@ -68,6 +68,7 @@ impl Directory {
                 self.failed(context, from, id, error, *reserved);
             }
             Message::Abandon { id, instance } => self.abandoned(from, id, *instance),
+            Message::Tombstone { .. } if self.pass_on_deletion(context, from, message) => {}
             Message::Tombstone { id, instances, error: Some(error), pruned } => {
                 self.buried_elsewhere(context, from, (id, instances, error), *pruned);
             }

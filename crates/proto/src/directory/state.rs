@@ -50,8 +50,9 @@ pub struct Directory {
     /// Until when members that were met again may still have copies to announce.
     pub(super) merging_until: Instant,
     /// Announcements of instances that differ from the recorded ones. They wait until
-    /// `catching_up_until`.
+    /// `catching_up_until` and `parked_until`.
     pub(super) parked: Vec<Parked>,
+    pub(super) parked_until: Instant,
     /// Memory that each member uses here for the bytes of small objects, and the entries of its
     /// objects.
     pub(super) accounts: Accounts,
@@ -113,6 +114,7 @@ impl Directory {
             catching_up_until: Instant::default(),
             merging_until: Instant::default(),
             parked: Vec::new(),
+            parked_until: Instant::default(),
             accounts: Accounts::new(inline, ENTRIES_MAX),
             recorded: RecordedObjects::default(),
             limited: Vec::new(),

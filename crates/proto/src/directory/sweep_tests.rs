@@ -233,7 +233,7 @@ fn a_leaving_node_sends_all_deletions_first() {
     let ids: Vec<ObjectId> = (1..=9).map(|serial| minted_by(1, serial)).collect();
     let mut outbox = Outbox::new();
     for id in &ids {
-        outbox.extend(owner.receives(3, delete(id)));
+        outbox.extend(owner.receives(1, delete(id)));
     }
     let mut without_me = owner.members.clone();
     without_me.resign();
