@@ -108,7 +108,7 @@ impl Cycle {
 
     async fn take_turn(&self, dice: &mut Dice, turn: u64) -> Result<(), Error> {
         if dice.chance(20) {
-            // There is none.
+            // No object has the name.
             self.one(dice).delete(vec![self.id.clone()]).await?;
         }
         let summing = self.one(dice).clone();

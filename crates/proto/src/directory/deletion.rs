@@ -64,7 +64,7 @@ impl Directory {
             && id.minter().is_none()
             && !mutants::is_active(Mutant::DeletesBeforeReannouncement);
         let until = self.unsettled_until(now).filter(|_| is_unheard);
-        let is_known = is_sure || id.minter().is_some();
+        let is_certain = is_sure || id.minter().is_some();
         let entry = self.entries.open(id);
         if let Some(tombstone) = &mut entry.tombstone {
             if until.is_none() {
@@ -79,17 +79,17 @@ impl Directory {
             tombstone.instances.extend(lost);
         }
         self.notify_other_owners(context, id);
-        if is_known {
+        if is_certain {
             self.notify_deleter(context, asker.0, id);
         }
         let entry = self.entries.open(id);
         if entry.open(Kind::Delete).count() < DELETERS_MAX {
-            let question = OpenQuestion { until, is_known, ..OpenQuestion::default() };
+            let question = OpenQuestion { until, is_known: is_certain, ..OpenQuestion::default() };
             entry.ask(id, Kind::Delete, asker, question, &mut self.asked);
             self.alarms.extend(until.map(|until| (until, id.clone())));
         } else {
             self.limited.push((asker.0, limit_name!(DELETERS_MAX)));
-            let reply = if is_known { Answer::Deleted } else { Answer::Unknown };
+            let reply = if is_certain { Answer::Deleted } else { Answer::Unknown };
             context.outbox.push(answer(asker, reply));
         }
         entry.answer_deletions(now, &mut self.asked, context.outbox);
