@@ -134,6 +134,9 @@ class LinkStatus(TypedDict):
     bytes_per_second: int
     """Bandwidth of one host."""
 
+    connections: int
+    """On how many connections a large object begins to arrive: more than 1 if the network limits each connection."""
+
 
 class Status(NodeDescription):
     """The result of `Client.status`: the state of a node. It also has the fields of `NodeDescription`."""

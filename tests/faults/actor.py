@@ -107,6 +107,7 @@ class Actor:
             "objects": [copy["ref"] for copy in self.client.objects()],
             "owned": status["owned"],
             "used": status["store"]["used"],
+            "connections": status["link"]["connections"],
             "counters": peace.of(status["counters"]),
             "strangers": status["counters"]["strangers"],
             "memory": _private_bytes(),

@@ -1,15 +1,15 @@
 //! Measures the link to other nodes from transfers and handshakes.
 
 use std::{
-    sync::Mutex,
+    sync::{
+        Mutex,
+        atomic::{AtomicU16, Ordering},
+    },
     time::{Duration, Instant},
 };
 
 use hoplite_proto::{
-    limits::{CREDIT_BYTES, INLINE_BYTES_MAX},
-    link::LinkEstimate,
-    node::Event,
-    reduce::cost::Link,
+    limits::INLINE_BYTES_MAX, link::LinkEstimate, node::Event, reduce::cost::Link,
 };
 
 use crate::{engine::event_sender::EventSender, sync::lock};
@@ -19,17 +19,29 @@ use crate::{engine::event_sender::EventSender, sync::lock};
 pub(crate) struct LinkMeter {
     events: EventSender,
     estimate: Mutex<LinkEstimate>,
+    connections: AtomicU16,
 }
 
 impl LinkMeter {
     /// Starts with `assumed`, until something is measured.
     pub(crate) fn new(events: EventSender, assumed: Link) -> Self {
-        Self { events, estimate: Mutex::new(LinkEstimate::new(assumed)) }
+        let estimate = Mutex::new(LinkEstimate::new(assumed));
+        Self { events, estimate, connections: AtomicU16::new(1) }
     }
 
     /// The present estimate of latency and bandwidth.
     pub(crate) fn link(&self) -> Link {
         lock(&self.estimate).link()
+    }
+
+    /// The number of connections on which a large object begins to arrive.
+    pub(crate) fn connections(&self) -> u16 {
+        self.connections.load(Ordering::Relaxed)
+    }
+
+    /// Records the number of connections that proved useful for the last large object.
+    pub(crate) fn connections_proved(&self, count: u16) {
+        self.connections.store(count, Ordering::Relaxed);
     }
 
     /// Records a round trip to another node.
@@ -55,8 +67,12 @@ impl LinkMeter {
 /// speed. For the same reason a short transfer counts from its request on.
 #[derive(Debug)]
 pub(crate) struct Throughput {
+    /// Bytes of a run, at least those that may be in flight.
+    run: u64,
     since: Instant,
     bytes: u64,
+    /// Whether the transfer used several connections for a while.
+    is_cut: bool,
     /// Whether other transfers shared the link: then the link is faster than this rate.
     was_shared: bool,
     /// Time from the request to the first bytes.
@@ -72,19 +88,20 @@ const SAMPLE_BYTES_MIN: u64 = INLINE_BYTES_MAX;
 /// time.
 const STEADY_BYTES_MIN: u64 = 1024 * 1024;
 
-impl Default for Throughput {
-    fn default() -> Self {
-        Self { since: Instant::now(), bytes: 0, was_shared: false, first: None, best: None }
-    }
-}
-
 impl Throughput {
+    /// A transfer that is requested now, with at most `in_flight` bytes on the way.
+    pub(crate) fn new(in_flight: u64) -> Self {
+        let (since, first, best) = (Instant::now(), None, None);
+        let (is_cut, was_shared) = (false, false);
+        Self { run: in_flight, since, bytes: 0, is_cut, was_shared, first, best }
+    }
+
     /// Counts received bytes, which shared the link with `shares - 1` other transfers.
     pub(crate) fn step(&mut self, bytes: u64, shares: u16) {
         self.was_shared |= shares > 1;
         self.bytes += bytes;
         self.first.get_or_insert_with(|| self.since.elapsed());
-        if self.bytes >= CREDIT_BYTES {
+        if self.bytes >= self.run {
             let run = (self.bytes, self.since.elapsed());
             let is_faster = |best: (u64, Duration)| {
                 u128::from(run.0) * best.1.as_nanos() > u128::from(best.0) * run.1.as_nanos()
@@ -92,9 +109,19 @@ impl Throughput {
             if self.best.is_none_or(is_faster) {
                 self.best = Some(run);
             }
-            self.bytes = 0;
-            self.since = Instant::now();
+            self.begin_run();
         }
+    }
+
+    /// Begins another run, which alone is no sample: its first bytes may have waited in the kernel.
+    pub(crate) fn restart(&mut self) {
+        self.is_cut = true;
+        self.begin_run();
+    }
+
+    fn begin_run(&mut self) {
+        self.bytes = 0;
+        self.since = Instant::now();
     }
 
     /// Reports the rate. `may_wait`: the sender had to compute the bytes first. If that took most
@@ -102,7 +129,7 @@ impl Throughput {
     pub(crate) fn report(&self, link: &LinkMeter, may_wait: bool) {
         let time = self.since.elapsed();
         let has_waited = may_wait && self.first.is_none_or(|first| first > time / 2);
-        let says_something = self.bytes >= SAMPLE_BYTES_MIN && !has_waited;
+        let says_something = self.bytes >= SAMPLE_BYTES_MIN && !has_waited && !self.is_cut;
         let whole = says_something.then_some((self.bytes, time));
         if let Some((bytes, time)) = self.best.or(whole) {
             let is_steady = !may_wait && !self.was_shared && bytes >= STEADY_BYTES_MIN;

@@ -28,8 +28,8 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct StoredCopy {
     slot: Slot,
-    /// The ranges that tasks receive.
-    pub(crate) receiving: ReceivedRanges,
+    /// The ranges that transfers receive.
+    receiving: ReceivedRanges,
     /// Checksums of the received frames, by offset.
     sums: Mutex<HashMap<u64, Sum>>,
     changed: Notify,
@@ -133,6 +133,18 @@ impl StoredCopy {
         }
     }
 
+    /// Waits until no other transfer receives any of these bytes: a stopped one may still be ending.
+    pub(crate) async fn take(self: &Arc<Self>, bytes: Ranges) -> TakenRanges {
+        let ReceivedRanges { taken, released } = &self.receiving;
+        until(released, || {
+            let mut taken = lock(taken);
+            let is_free = taken.intersect(&bytes).is_empty();
+            is_free.then(|| bytes.iter().for_each(|range| taken.insert(range)))
+        })
+        .await;
+        TakenRanges { stored: self.clone(), bytes }
+    }
+
     /// Stores the checksums of frames received from `at` on. Only their first `whole` bytes are
     /// verified.
     pub(crate) fn remember_sums(&self, at: u64, whole: u64, frames: &[Header]) {
@@ -189,40 +201,27 @@ impl StoredCopy {
     }
 }
 
-/// The ranges of a copy that tasks receive, each until its task has ended.
+/// The ranges of a copy that transfers receive, each until its tasks have ended.
 #[derive(Debug, Default)]
-pub(crate) struct ReceivedRanges {
+struct ReceivedRanges {
     taken: Mutex<Ranges>,
     released: Notify,
 }
 
-impl ReceivedRanges {
-    /// Waits until no other task receives any of these bytes: a stopped transfer may still be
-    /// ending.
-    pub(crate) async fn take(&self, bytes: Ranges) -> TakenRanges<'_> {
-        until(&self.released, || {
-            let mut taken = lock(&self.taken);
-            let is_free = taken.intersect(&bytes).is_empty();
-            is_free.then(|| bytes.iter().for_each(|range| taken.insert(range)))
-        })
-        .await;
-        TakenRanges { all: self, bytes }
-    }
-}
-
-/// The ranges that one task receives.
+/// The ranges that one transfer receives.
 #[derive(Debug)]
-pub(crate) struct TakenRanges<'a> {
-    all: &'a ReceivedRanges,
+pub(crate) struct TakenRanges {
+    stored: Arc<StoredCopy>,
     bytes: Ranges,
 }
 
-impl Drop for TakenRanges<'_> {
+impl Drop for TakenRanges {
     fn drop(&mut self) {
-        let mut taken = lock(&self.all.taken);
+        let ReceivedRanges { taken, released } = &self.stored.receiving;
+        let mut taken = lock(taken);
         self.bytes.iter().for_each(|range| taken.remove(range));
         drop(taken);
-        self.all.released.notify_waiters();
+        released.notify_waiters();
     }
 }
 

@@ -5,7 +5,7 @@ use std::{
     net::{TcpListener, TcpStream},
     path::PathBuf,
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use hoplite_node::{
@@ -49,6 +49,34 @@ fn objects_of_every_size_arrive_unchanged() {
         let id = one.put(None, Value::bytes(&bytes), SOON).unwrap();
         assert!(two.get(&id, SOON).unwrap().as_bytes() == bytes, "{size} bytes");
         assert!(one.get(&id, SOON).unwrap().as_bytes() == bytes, "{size} bytes at home");
+    }
+}
+
+/// Large objects are requested in segments, perhaps on several connections.
+#[test]
+fn large_objects_arrive_and_are_relayed_unchanged() {
+    let token = || vec!["a token of at least sixteen bytes".into()];
+    for tokens in [Vec::new(), token()] {
+        let config = || NodeConfig { tokens: tokens.clone(), ..NodeConfig::default() };
+        let mut nodes = vec![Node::start(config()).unwrap()];
+        let join = vec![nodes[0].address().unwrap().to_string()];
+        let more = || Node::start(NodeConfig { join: join.clone(), ..config() }).unwrap();
+        nodes.extend([more(), more()]);
+        let clients: Vec<Client> = nodes.iter().map(Node::client).collect();
+        let bytes: Vec<u8> = (0..100_000_007_u32).map(|index| (index % 251) as u8).collect();
+        let id = clients[0].put(None, Value::bytes(&bytes), SOON).unwrap();
+        let getters = clients[1..].iter().map(|client| client.start_get(&id, SOON));
+        for getter in getters.collect::<Vec<_>>() {
+            assert!(getter.join().unwrap().as_bytes() == bytes);
+        }
+        let total = |name| clients.iter().map(|it| counters(it)[name].as_u64().unwrap()).sum();
+        let totals = || -> [u64; 3] { ["fetches", "serves", "fetches_failed"].map(total) };
+        // A source counts a copy once its receiver requests no more of it.
+        let until = Instant::now() + Duration::from_secs(20);
+        while totals() != [2, 2, 0] && Instant::now() < until {
+            thread::sleep(Duration::from_millis(10));
+        }
+        assert_eq!(totals(), [2, 2, 0]);
     }
 }
 

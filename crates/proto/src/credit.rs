@@ -54,6 +54,11 @@ impl CreditWindow {
         Some(core::mem::take(&mut self.owed))
     }
 
+    /// The next transfer on the same connection begins, whose request granted `granted` bytes.
+    pub const fn follow(&mut self, granted: u64) {
+        self.owed = self.window.saturating_sub(granted);
+    }
+
     /// Adapts the window to the time that the last one took.
     fn adapt(&mut self, now: Instant) {
         let took = u128::from(now.since(self.run.0).max(1));

@@ -29,6 +29,7 @@
 //! | [`inspection`] | what a member reports about itself |
 //! | [`selection`] | rows or bytes of an object that a client wants without the rest |
 //! | [`limiter`] | concurrent transfers from one source |
+//! | [`credit`], [`connections`] | bytes in flight of a transfer; connections of a large one |
 //! | [`rate`], [`progress_timeout`] | rate reports of transfers; timeouts of stalled transfers |
 //! | [`link`] | estimates of latency and bandwidth |
 //! | [`limits`] | every limit and default |
@@ -41,6 +42,7 @@ extern crate alloc;
 pub mod broadcast;
 pub mod capability;
 pub mod cluster_id;
+pub mod connections;
 pub mod credit;
 pub mod directory;
 pub mod error;

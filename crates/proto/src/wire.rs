@@ -31,7 +31,7 @@ use crate::{
 pub const MAGIC: [u8; 4] = *b"HPLT";
 
 /// Protocol version. Nodes of different versions can't connect.
-pub const VERSION: u8 = 29;
+pub const VERSION: u8 = 30;
 
 /// Size of a header in bytes.
 pub const HEADER_BYTES: usize = SIGNED_BYTES + TAG_BYTES;
@@ -352,6 +352,8 @@ pub struct Fetch {
     pub credit: u64,
     /// Frame size in bytes, counted from the beginning of each range; a whole number of blocks.
     pub frame: u32,
+    /// Whether the receiver may request more of the same copy on this connection right afterwards.
+    pub more: bool,
 }
 
 /// Payload that a node can fetch.

@@ -29,7 +29,7 @@ impl World {
     pub(crate) fn pass_fetch(&mut self, flow: &Flow) {
         let what = flow.target();
         let credit = u64::from(CREDIT_BLOCKS) * BLOCK_BYTES;
-        let fetch = Fetch { what, credit, frame: BLOCK_BYTES as u32 };
+        let fetch = Fetch { what, credit, frame: BLOCK_BYTES as u32, more: false };
         self.pass(&fetch, Some(FrameKind::Fetch));
     }
 

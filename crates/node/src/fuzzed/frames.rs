@@ -163,7 +163,10 @@ pub(super) fn seeds() -> Vec<Vec<u8>> {
     let mut said: Vec<Vec<u8>> =
         messages.iter().map(|message| piece(0, &wire::encode(message))).collect();
     said.push(piece(2, &wire::encode(&Greeting::Ping)));
-    said.push(piece(3, &wire::encode(&Fetch { what, credit: u64::MAX, frame: 16_384 })));
+    said.push(piece(
+        3,
+        &wire::encode(&Fetch { what, credit: u64::MAX, frame: 16_384, more: false }),
+    ));
     said.push(piece(4, &wire::encode(&Unavailable::NotHere)));
     said.push(said.concat());
     let payload = PLACES.map(|length| piece(1, &vec![9; length])).concat();

@@ -4,6 +4,8 @@
 
 pub(crate) mod blocks;
 pub(crate) mod congestion;
+mod connection;
+mod copy;
 mod limiter;
 mod path;
 pub(crate) mod receive;

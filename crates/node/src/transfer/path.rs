@@ -62,6 +62,16 @@ pub(crate) trait Incoming: Send {
     /// Grants the sender credit.
     fn grant(&mut self, bytes: u64) -> impl Future<Output = Result<(), LinkError>> + Send;
 
+    /// Sends the request of the transfer after this one.
+    fn request(
+        &mut self,
+        transfer: u64,
+        fetch: &Fetch,
+    ) -> impl Future<Output = Result<(), LinkError>> + Send;
+
+    /// Begins that transfer, after the end of this one.
+    fn follow(&mut self, transfer: u64);
+
     /// Keeps the connection for another transfer, after the end of this one.
     fn keep(self);
 }

@@ -9,9 +9,10 @@
 use std::{
     ops::Range,
     sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
     },
+    time::Duration,
 };
 
 use hoplite_proto::{
@@ -33,7 +34,7 @@ use super::{
     blocks,
     path::{End, Headers, Outgoing, Request, Requests},
     shared::{Serving, Transfers},
-    streams::{Frame, ORDER_TIMEOUT},
+    streams::{Frame, ORDER_TIMEOUT, SendingCopy},
     timeout::TransferTimeout,
 };
 use crate::{
@@ -43,22 +44,46 @@ use crate::{
     mutants,
     network::{certificates::PeerCertificate, connection_limit::ConnectionPermit, peers::IDLE_MAX},
     store::StoredCopy,
+    sync::lock,
 };
 
 /// Bytes per write, if that many are ready.
 const BATCH_BYTES: u64 = 2 * FRAME_BYTES_MAX;
 
+/// How long a copy stays granted to a receiver that may request more of it: longer than most round
+/// trips, and too short to delay the end of a copy. Later requests are granted again.
+const MORE_TIMEOUT: Duration = Duration::from_millis(100);
+
 /// Credit that the receiver granted to the active transfer.
 #[derive(Debug, Default)]
 struct SendCredit {
-    transfer: AtomicU64,
-    bytes: AtomicU64,
+    granted: Mutex<GrantedCredit>,
     changed: Notify,
     /// Whether the connection has ended.
-    is_closed: std::sync::atomic::AtomicBool,
+    is_closed: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct GrantedCredit {
+    transfer: u64,
+    bytes: u64,
 }
 
 impl SendCredit {
+    /// Begins a transfer with this credit. What is left of the one before is void.
+    fn begin(&self, transfer: u64, bytes: u64) {
+        *lock(&self.granted) = GrantedCredit { transfer, bytes };
+    }
+
+    /// Adds credit of a transfer. If another one is active, it is void.
+    fn grant(&self, transfer: u64, bytes: u64) {
+        let mut granted = lock(&self.granted);
+        if granted.transfer == transfer {
+            granted.bytes = granted.bytes.saturating_add(bytes);
+            self.changed.notify_one();
+        }
+    }
+
     fn close(&self) {
         self.is_closed.store(true, Ordering::Release);
         self.changed.notify_one();
@@ -67,10 +92,7 @@ impl SendCredit {
     /// Waits for at least `least` bytes of credit, and takes up to `most`.
     async fn take(&self, least: u64, most: u64) -> Result<u64, LinkError> {
         loop {
-            let there = self.bytes.load(Ordering::Acquire);
-            if there >= least {
-                let taken = there.min(most);
-                self.bytes.fetch_sub(taken, Ordering::AcqRel);
+            if let Some(taken) = self.take_now(least, most) {
                 return Ok(taken);
             }
             if self.is_closed.load(Ordering::Acquire) {
@@ -80,8 +102,18 @@ impl SendCredit {
         }
     }
 
+    fn take_now(&self, least: u64, most: u64) -> Option<u64> {
+        let bytes = &mut lock(&self.granted).bytes;
+        let taken = (*bytes).min(most);
+        (taken >= least).then(|| {
+            *bytes -= taken;
+            taken
+        })
+    }
+
     fn give_back(&self, bytes: u64) {
-        self.bytes.fetch_add(bytes, Ordering::AcqRel);
+        let credit = &mut lock(&self.granted).bytes;
+        *credit = credit.saturating_add(bytes);
     }
 
     /// Completes when the connection ends.
@@ -138,24 +170,63 @@ pub(super) async fn serve(
     }));
     // The other end uses no connection again that was idle for half of this time. It may have
     // closed this one through a firewall that had forgotten it.
-    while let Ok(Some((transfer, fetch))) = tokio::time::timeout(2 * IDLE_MAX, asked.recv()).await {
+    let idle = 2 * IDLE_MAX;
+    let mut granted: Option<Granted<'_>> = None;
+    loop {
+        let wait = if granted.is_some() { MORE_TIMEOUT } else { idle };
+        let (transfer, fetch) = match tokio::time::timeout(wait, asked.recv()).await {
+            Ok(Some(next)) => next,
+            Err(_) if granted.take().is_some() => continue,
+            _ => return Ok(()),
+        };
         if !is_frame_length(fetch.frame) {
             let said = format!("a request for frames of {} bytes", fetch.frame);
             return Err(WireError::Unexpected(said).into());
         }
+        // Not before: the receiver may request a transfer while the one before still runs.
+        credit.begin(transfer, fetch.credit);
         let (credit, timeout) = (&*credit, TransferTimeout::new(&transfers.events));
         let (frame, outgoing) = (u64::from(fetch.frame), &mut outgoing);
         let mut sending =
             Sending { transfers, node, outgoing, credit, transfer, frame, timeout, relayed: false };
         let end = match fetch.what {
             FetchTarget::Copy { id, instance, ranges, ordered } => {
-                sending.copy(id, instance, &ranges, ordered).await?
+                sending.copy(id, instance, &ranges, ordered, &mut granted).await?
             }
-            FetchTarget::Partial(key) => sending.partial(key).await?,
+            FetchTarget::Partial(key) => {
+                // The stream may take long.
+                granted = None;
+                sending.partial(key).await?
+            }
         };
+        if !fetch.more {
+            granted = None;
+        }
         sending.outgoing.end(transfer, &end).await?;
+        if fetch.more && !matches!(end, End::Complete) {
+            // The receiver does not want the rest from here, although it may have requested it.
+            return Ok(());
+        }
     }
-    Ok(())
+}
+
+/// A copy that a receiver may get on a connection: for one request, and for more of the same copy
+/// right afterwards.
+struct Granted<'a> {
+    instance: Instance,
+    serving: Serving,
+    /// Whether the last request is complete.
+    is_complete: bool,
+    request: ServeRequest<'a>,
+    sending: SendingCopy<'a>,
+}
+
+impl Drop for Granted<'_> {
+    fn drop(&mut self) {
+        if self.is_complete && self.sending.is_last() {
+            self.request.transfers.counters.serves.add(1);
+        }
+    }
 }
 
 /// A transfer requested from the state machine. Dropping this reports its end: it is complete, or
@@ -184,27 +255,19 @@ async fn read_requests(
     while let Some(request) = requests.next().await? {
         match request {
             Request::Fetch(transfer, fetch) => {
-                credit.transfer.store(transfer, Ordering::Release);
-                credit.bytes.store(fetch.credit, Ordering::Release);
                 if asks.send((transfer, fetch)).await.is_err() {
                     return Ok(());
                 }
             }
-            Request::Credit(transfer, bytes) => {
-                // Credit for an earlier transfer is void.
-                if credit.transfer.load(Ordering::Acquire) == transfer {
-                    credit.give_back(bytes);
-                    credit.changed.notify_one();
-                }
-            }
+            Request::Credit(transfer, bytes) => credit.grant(transfer, bytes),
         }
     }
     Ok(())
 }
 
 /// The sending end of one transfer.
-struct Sending<'a, O> {
-    transfers: &'a Arc<Transfers>,
+struct Sending<'a, 't, O> {
+    transfers: &'t Arc<Transfers>,
     /// The receiver.
     node: NodeId,
     outgoing: &'a mut O,
@@ -216,16 +279,42 @@ struct Sending<'a, O> {
     relayed: bool,
 }
 
-impl<O: Outgoing> Sending<'_, O> {
+impl<'t, O: Outgoing> Sending<'_, 't, O> {
     /// Sends the requested ranges of a copy as they become ready. `ordered`: this node computes the
-    /// copy and may not have its order yet.
+    /// copy and may not have its order yet. `granted`: the copy of the request before, if that
+    /// announced more.
     async fn copy(
         &mut self,
         id: ObjectId,
         instance: Instance,
         ranges: &[Range<u64>],
         ordered: bool,
+        granted: &mut Option<Granted<'t>>,
     ) -> Result<End, LinkError> {
+        if granted.as_ref().is_none_or(|granted| granted.instance != instance) {
+            // Release the copy before: the next one may wait for its memory.
+            *granted = None;
+            *granted = self.granted(id, instance, ordered).await?;
+        }
+        let Some(granted) = granted else { return Ok(End::Unavailable(Unavailable::NotHere)) };
+        granted.is_complete = false;
+        self.relayed = granted.serving.relayed;
+        for range in ranges {
+            if !self.range(&granted.serving.stored, range.clone()).await? {
+                return Ok(End::Unavailable(Unavailable::Dropped));
+            }
+        }
+        granted.is_complete = true;
+        Ok(End::Complete)
+    }
+
+    /// Requests a copy from the state machine; `None` if it is not here.
+    async fn granted(
+        &mut self,
+        id: ObjectId,
+        instance: Instance,
+        ordered: bool,
+    ) -> Result<Option<Granted<'t>>, LinkError> {
         let transfers = self.transfers;
         if ordered {
             let ordered = tokio::time::timeout(ORDER_TIMEOUT, transfers.store.wait_for(instance));
@@ -233,23 +322,16 @@ impl<O: Outgoing> Sending<'_, O> {
             let _ = self.wait(ordered).await?;
         }
         let (serve, mut decision) = transfers.expect_serve(self.node);
-        let mut asked = ServeRequest { transfers, serve, is_refused: false };
+        let mut request = ServeRequest { transfers, serve, is_refused: false };
         transfers.events.send(Event::FetchRequested { serve, id, instance });
         // The state machine may have to wait for a reply of the owner.
         let serving = self.wait(&mut decision).await?;
-        let Some(Serving { stored, relayed }) = serving.ok().flatten() else {
-            asked.is_refused = true;
-            return Ok(End::Unavailable(Unavailable::NotHere));
+        let Some(serving) = serving.ok().flatten() else {
+            request.is_refused = true;
+            return Ok(None);
         };
-        self.relayed = relayed;
-        let _sending = transfers.streams.sending();
-        for range in ranges {
-            if !self.range(&stored, range.clone()).await? {
-                return Ok(End::Unavailable(Unavailable::Dropped));
-            }
-        }
-        transfers.counters.serves.add(1);
-        Ok(End::Complete)
+        let sending = transfers.streams.sending_copy(self.node, instance);
+        Ok(Some(Granted { instance, serving, is_complete: false, request, sending }))
     }
 
     /// Waits for something independent of the receiver, and reports to it that this end waits while

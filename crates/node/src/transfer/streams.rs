@@ -11,6 +11,7 @@ use std::{
 };
 
 use hoplite_proto::{
+    id::{Instance, NodeId},
     limits::{FRAMES_BYTES, WINDOW_BYTES},
     message::FoldKey,
 };
@@ -118,6 +119,8 @@ pub(crate) struct Streams {
     arrived: Notify,
     sending: Count,
     receiving: Count,
+    /// The copies that are sent, by receiver and instance, and the connections of each.
+    copies: Mutex<HashMap<(NodeId, Instance), (usize, Active)>>,
     spare: Arc<Mutex<Spare>>,
     spared: Arc<Notify>,
 }
@@ -133,6 +136,32 @@ impl Active {
     fn of(count: &Count) -> Self {
         count.send_modify(|count| *count += 1);
         Self(count.clone())
+    }
+}
+
+/// A connection that sends a copy, counted until it is dropped.
+#[derive(Debug)]
+pub(crate) struct SendingCopy<'a> {
+    streams: &'a Streams,
+    key: (NodeId, Instance),
+}
+
+impl SendingCopy<'_> {
+    /// Whether no other connection sends the copy.
+    pub(crate) fn is_last(&self) -> bool {
+        lock(&self.streams.copies).get(&self.key).is_some_and(|(connections, _)| *connections == 1)
+    }
+}
+
+impl Drop for SendingCopy<'_> {
+    fn drop(&mut self) {
+        let mut copies = lock(&self.streams.copies);
+        if let Some((connections, _)) = copies.get_mut(&self.key) {
+            *connections -= 1;
+            if *connections == 0 {
+                copies.remove(&self.key);
+            }
+        }
     }
 }
 
@@ -156,6 +185,13 @@ impl Streams {
     /// Counts a transfer from this node while the guard exists.
     pub(crate) fn sending(&self) -> Active {
         Active::of(&self.sending)
+    }
+
+    /// Counts a copy that is sent to a receiver while the guard exists, once for all connections.
+    pub(crate) fn sending_copy(&self, to: NodeId, instance: Instance) -> SendingCopy<'_> {
+        let (streams, key) = (self, (to, instance));
+        lock(&self.copies).entry(key).or_insert_with(|| (0, self.sending())).0 += 1;
+        SendingCopy { streams, key }
     }
 
     /// Counts a transfer to this node while the guard exists.

@@ -98,6 +98,14 @@ impl Incoming for TcpIncoming {
         self.channel.send(frame::bare(FrameKind::Credit, self.transfer, bytes)).await
     }
 
+    async fn request(&mut self, transfer: u64, fetch: &Fetch) -> Result<(), LinkError> {
+        self.channel.send(frame::frame(FrameKind::Fetch, transfer, fetch)).await
+    }
+
+    fn follow(&mut self, transfer: u64) {
+        self.transfer = transfer;
+    }
+
     fn keep(self) {
         self.network.peers.keep_idle(self.node, self.channel);
     }

@@ -95,6 +95,7 @@ fn question() -> Fetch {
         what: FetchTarget::Copy { id, instance, ranges, ordered: false },
         credit: 1,
         frame: 16_384,
+        more: false,
     }
 }
 

@@ -1,10 +1,13 @@
 //! Tests of the receiving end of one connection; the test is the sender.
 
+use std::time::Duration;
+
 use hoplite_proto::{
-    id::{Instance, ObjectId, ReduceId},
+    id::{FetchId, Instance, ObjectId, ReduceId},
     limits::{CREDIT_BYTES, IDLE_REPLY_TIMEOUT_NS},
     meta::Digest,
-    wire::{self, FrameKind},
+    node::RangeSource,
+    wire::{self, FrameKind, Header},
 };
 use tokio::time::timeout;
 
@@ -12,6 +15,7 @@ use super::*;
 use crate::{
     channel::{self, Channel},
     digest::digest,
+    frame,
     transfer::{
         blocks,
         tests::{INSTANCE, PEER, SOON, Scene, block, channels, fill},

@@ -37,7 +37,19 @@ impl Receiver {
     }
 
     async fn fetch(&mut self, transfer: u64, what: FetchTarget, credit: u64, frame: u64) {
-        let fetch = Fetch { what, credit, frame: frame as u32 };
+        self.fetch_more(transfer, what, credit, frame, false).await;
+    }
+
+    /// Announces another request of the same copy, if `more`.
+    async fn fetch_more(
+        &mut self,
+        transfer: u64,
+        what: FetchTarget,
+        credit: u64,
+        frame: u64,
+        more: bool,
+    ) {
+        let fetch = Fetch { what, credit, frame: frame as u32, more };
         self.channel.send(frame::frame(FrameKind::Fetch, transfer, &fetch)).await.unwrap();
     }
 
@@ -151,6 +163,45 @@ async fn connection_carries_consecutive_transfers() {
     is_over(&mut scene, serve).await;
     let counters = scene.transfers.counters.values();
     assert_eq!((counters.serves, counters.bytes_relayed), (1, 3 * BLOCK_BYTES));
+}
+
+/// Goal: requests that follow each other without a pause are one use of the copy, and the credit of
+/// each is for that one only.
+#[tokio::test]
+async fn requests_ahead_are_served_in_turn() {
+    let mut scene = Scene::new();
+    fill(&scene.memory(5), 0..5);
+    let mut receiver = Receiver::of(&scene).await;
+    let blocks =
+        |blocks: Range<u64>| copy(once(blocks.start * BLOCK_BYTES..blocks.end * BLOCK_BYTES));
+    receiver.fetch_more(1, blocks(0..2), 4 * BLOCK_BYTES, BLOCK_BYTES, true).await;
+    receiver.fetch(2, blocks(2..5), BLOCK_BYTES, BLOCK_BYTES).await;
+    let serve = asked(&mut scene).await;
+    scene.transfers.grant_serve(serve, INSTANCE, false);
+    receiver.expect_blocks(0..2).await;
+    receiver.expect_end().await;
+    // Credit for the transfer before is void.
+    receiver.grant(1, 4 * BLOCK_BYTES).await;
+    receiver.expect_blocks(2..3).await;
+    expect_sent(&scene, 3).await;
+    receiver.grant(2, 2 * BLOCK_BYTES).await;
+    receiver.expect_blocks(3..5).await;
+    receiver.expect_end().await;
+    let over = scene.told(|event| match event {
+        Event::FetchRequested { .. } => Some(None),
+        Event::ServeEnded { serve } => Some(Some(serve)),
+        _ => None,
+    });
+    assert_eq!(over.await, Some(serve), "the state machine was requested once");
+    assert_eq!(scene.transfers.counters.values().serves, 1);
+    // Another request of the same copy later is another use. It ends if no more is requested.
+    receiver.fetch_more(3, blocks(0..1), BLOCK_BYTES, BLOCK_BYTES, true).await;
+    let other = asked(&mut scene).await;
+    assert!(other != serve);
+    scene.transfers.grant_serve(other, INSTANCE, false);
+    receiver.expect_blocks(0..1).await;
+    receiver.expect_end().await;
+    is_over(&mut scene, other).await;
 }
 
 #[tokio::test]

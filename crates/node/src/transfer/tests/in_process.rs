@@ -1,9 +1,18 @@
 //! Transfers between two nodes without a socket: the loops of both ends over channels in memory,
 //! with peers that fail or stall.
 
-use std::{collections::VecDeque, io, sync::Arc};
+use std::{
+    collections::VecDeque,
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
 use hoplite_proto::{
+    connections::{PARALLEL_BYTES_MIN, SEGMENT_BYTES},
     id::{FetchId, ObjectId, ReduceId, ServeId},
     message::FoldKey,
     meta::Digest,
@@ -26,8 +35,9 @@ use crate::{
     },
 };
 
-/// A path to one node, which accepts the other ends of its connections.
-struct InProcess(mpsc::UnboundedSender<Far>);
+/// A path to one node, which accepts the other ends of its connections, and how many more it
+/// accepts.
+struct InProcess(mpsc::UnboundedSender<Far>, AtomicUsize);
 
 /// The sending node's ends of a connection.
 type Far = (FarRequests, FarFrames);
@@ -55,6 +65,8 @@ impl PayloadPath for InProcess {
     type Incoming = Near;
 
     async fn fetch(&self, _: NodeId, transfer: u64, fetch: &Fetch) -> Result<Near, LinkError> {
+        let left = self.1.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1));
+        left.map_err(broken)?;
         let (requests, asked) = mpsc::unbounded_channel();
         let (sender, sent) = mpsc::channel(1);
         requests.send(Request::Fetch(transfer, fetch.clone())).map_err(broken)?;
@@ -85,6 +97,14 @@ impl Incoming for Near {
 
     async fn grant(&mut self, bytes: u64) -> Result<(), LinkError> {
         self.requests.send(Request::Credit(self.transfer, bytes)).map_err(broken)
+    }
+
+    async fn request(&mut self, transfer: u64, fetch: &Fetch) -> Result<(), LinkError> {
+        self.requests.send(Request::Fetch(transfer, fetch.clone())).map_err(broken)
+    }
+
+    fn follow(&mut self, transfer: u64) {
+        self.transfer = transfer;
     }
 
     fn keep(self) {}
@@ -120,6 +140,17 @@ impl Outgoing for FarFrames {
     }
 }
 
+fn is_end(event: Event) -> Option<Event> {
+    matches!(event, Event::Fetched { .. } | Event::FetchFailed { .. }).then_some(event)
+}
+
+fn is_request(event: Event) -> Option<ServeId> {
+    match event {
+        Event::FetchRequested { serve, .. } => Some(serve),
+        _ => None,
+    }
+}
+
 const BLOCKS: u64 = 40;
 const FETCH: FetchId = FetchId(1);
 
@@ -134,26 +165,32 @@ struct Pair {
 impl Pair {
     fn new() -> Self {
         let (path, accepted) = mpsc::unbounded_channel();
-        let path = Arc::new(InProcess(path));
+        let path = Arc::new(InProcess(path, AtomicUsize::new(usize::MAX)));
         Self { near: Scene::new(), far: Scene::new(), path, accepted }
     }
 
     fn fetch(&self, digest: Option<Digest>) -> Arc<StoredCopy> {
         let stored = self.near.memory(BLOCKS);
+        self.start(FETCH, digest);
+        stored
+    }
+
+    fn start(&self, fetch: FetchId, digest: Option<Digest>) {
         let (id, instance) = (ObjectId::Minted { node: PEER, serial: 7 }, INSTANCE);
         let (ranges, in_parts, range) = (None, false, None);
-        let order = FetchOrder {
-            fetch: FETCH,
-            id,
-            instance,
-            source: PEER,
-            ranges,
-            in_parts,
-            digest,
-            range,
-        };
+        let order =
+            FetchOrder { fetch, id, instance, source: PEER, ranges, in_parts, digest, range };
         receive::start(&self.near.transfers, &self.path, order);
-        stored
+    }
+
+    /// Serves and grants this many connections. Each has requested a part of the copy.
+    async fn serve_all(&mut self, connections: u16) -> Vec<JoinHandle<Result<(), LinkError>>> {
+        let mut serving = Vec::new();
+        for _ in 0..connections {
+            serving.push(self.serve().await);
+            self.grant().await;
+        }
+        serving
     }
 
     /// Serves the next connection.
@@ -164,21 +201,40 @@ impl Pair {
 
     /// Lets the sender send its copy.
     async fn grant(&mut self) -> ServeId {
-        let serve = self.far.told(|event| match event {
-            Event::FetchRequested { serve, .. } => Some(serve),
-            _ => None,
-        });
-        let serve = serve.await;
+        let serve = self.far.told(is_request).await;
         self.far.transfers.grant_serve(serve, INSTANCE, false);
         serve
     }
 
     async fn ended(&mut self) -> Event {
-        let is_end = |event| match event {
-            Event::Fetched { .. } | Event::FetchFailed { .. } => Some(event),
-            _ => None,
-        };
         self.near.told(is_end).await
+    }
+
+    /// Serves and grants all connections until the transfer has ended. Returns how it ended, and
+    /// the number of connections.
+    async fn served(&mut self) -> (Event, usize) {
+        let mut connections = 0;
+        let Self { near, far, accepted, .. } = self;
+        let transfers = far.transfers.clone();
+        let serving = async {
+            while let Some(ends) = accepted.recv().await {
+                let far = transfers.clone();
+                tokio::spawn(async move { serve(&far, PEER, ends).await });
+            }
+        };
+        let granting = async {
+            loop {
+                let serve = far.told(is_request).await;
+                far.transfers.grant_serve(serve, INSTANCE, false);
+                connections += 1;
+            }
+        };
+        let ended = tokio::select! {
+            ended = near.told(is_end) => ended,
+            () = serving => panic!("the path is open"),
+            () = granting => unreachable!("it never ends"),
+        };
+        (ended, connections)
     }
 }
 
@@ -236,6 +292,97 @@ async fn bytes_of_a_failed_sender_stay() {
     assert!(stored.is_ready(0..BLOCKS / 2 * BLOCK_BYTES) && !stored.is_complete());
 }
 
+/// Blocks of a copy that may arrive on several connections, and more than whole segments.
+const MANY: u64 = PARALLEL_BYTES_MIN / BLOCK_BYTES + 3;
+
+#[tokio::test]
+async fn large_copy_arrives_on_several_connections() {
+    let mut pair = Pair::new();
+    fill(&pair.far.memory(MANY), 0..MANY);
+    let all: Vec<u8> = (0..MANY).flat_map(block).collect();
+    let stored = pair.near.memory(MANY);
+    pair.near.transfers.link.connections_proved(3);
+    pair.start(FETCH, Some(digest(&[&all])));
+    let (ended, connections) = pair.served().await;
+    assert_eq!((ended, connections >= 3), (Event::Fetched { fetch: FETCH }, true));
+    assert!(stored.shared().bytes().unwrap().to_vec() == all);
+    let (near, far) = (&pair.near.transfers, &pair.far.transfers);
+    let (received, sent) = (near.counters.values(), far.counters.values());
+    assert_eq!((received.fetches, sent.serves), (1, 1), "one transfer");
+    assert_eq!(received.bytes_received, MANY * BLOCK_BYTES, "each block once");
+    assert_eq!((near.streams.shares_in(), far.streams.shares_out()), (0, 0));
+}
+
+/// Goal: a large copy that grows slowly at its source arrives, although the source reports in each
+/// segment that it waits.
+#[tokio::test]
+async fn large_copy_of_a_slow_writer_arrives() {
+    let mut pair = Pair::new();
+    let source = pair.far.memory(MANY);
+    let stored = pair.near.memory(MANY);
+    pair.start(FETCH, None);
+    let segment = SEGMENT_BYTES / BLOCK_BYTES;
+    tokio::spawn(async move {
+        for number in 0..12 {
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            fill(&source, number * segment..(number + 1) * segment);
+        }
+        fill(&source, 12 * segment..MANY);
+    });
+    assert_eq!(pair.served().await.0, Event::Fetched { fetch: FETCH });
+    assert!(stored.is_complete());
+}
+
+#[tokio::test]
+async fn connection_that_can_not_be_opened_fails_no_transfer() {
+    let mut pair = Pair::new();
+    fill(&pair.far.memory(MANY), 0..MANY);
+    let stored = pair.near.memory(MANY);
+    pair.path.1.store(1, Relaxed);
+    pair.near.transfers.link.connections_proved(3);
+    pair.start(FETCH, None);
+    let _serving = pair.serve_all(1).await;
+    assert_eq!(pair.ended().await, Event::Fetched { fetch: FETCH });
+    assert!(stored.is_complete());
+    assert_eq!(pair.near.transfers.counters.values().fetches_failed, 0);
+}
+
+/// Goal: a source without the copy is reported as such, although more of it was requested ahead.
+#[tokio::test]
+async fn large_copy_that_is_not_here_is_refused() {
+    let mut pair = Pair::new();
+    let _stored = pair.near.memory(MANY);
+    pair.start(FETCH, None);
+    let serving = pair.serve().await;
+    let serve = pair.far.told(is_request).await;
+    pair.far.transfers.refuse_serve(serve);
+    assert_eq!(pair.ended().await, Event::FetchFailed { fetch: FETCH, not_here: true });
+    assert!(timeout(SOON, serving).await.unwrap().unwrap().is_ok(), "it serves nothing more");
+    assert_eq!(pair.far.transfers.counters.values().refusals, 1);
+}
+
+/// Goal: if one of several connections breaks, the transfer fails once, what has arrived stays, and
+/// the next transfer brings the rest.
+#[tokio::test]
+async fn broken_connection_of_several_fails_the_transfer() {
+    let mut pair = Pair::new();
+    let source = pair.far.memory(MANY);
+    fill(&source, 0..MANY / 2);
+    let stored = pair.near.memory(MANY);
+    pair.near.transfers.link.connections_proved(2);
+    pair.start(FETCH, None);
+    let serving = pair.serve_all(2).await;
+    assert!(stored.wait(0..MANY / 4 * BLOCK_BYTES).await.is_ok());
+    serving[1].abort();
+    assert_eq!(pair.ended().await, Event::FetchFailed { fetch: FETCH, not_here: false });
+    fill(&source, MANY / 2..MANY);
+    pair.start(FetchId(2), None);
+    assert_eq!(pair.served().await.0, Event::Fetched { fetch: FetchId(2) });
+    let all: Vec<u8> = (0..MANY).flat_map(block).collect();
+    assert!(stored.shared().bytes().unwrap().to_vec() == all);
+    assert_eq!(pair.near.transfers.counters.values().fetches_failed, 1);
+}
+
 /// Goal: both ends give up a peer that stays connected and does nothing.
 #[tokio::test]
 async fn stalled_peers_are_given_up() {
@@ -249,7 +396,7 @@ async fn stalled_peers_are_given_up() {
     let id = ObjectId::Minted { node: PEER, serial: 7 };
     let ranges = std::iter::once(0..2 * BLOCK_BYTES).collect();
     let what = FetchTarget::Copy { id, instance: INSTANCE, ranges, ordered: false };
-    let fetch = Fetch { what, credit: BLOCK_BYTES, frame: BLOCK_BYTES as u32 };
+    let fetch = Fetch { what, credit: BLOCK_BYTES, frame: BLOCK_BYTES as u32, more: false };
     let _stalled = pair.path.fetch(PEER, 1, &fetch).await.unwrap();
     let serving = pair.serve().await;
     pair.grant().await;

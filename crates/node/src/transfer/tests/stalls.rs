@@ -155,7 +155,7 @@ impl Liar {
             let mut channel = met.await.unwrap().channel;
             let (id, ranges) = (id.clone(), std::iter::once(0..LEN).collect());
             let what = FetchTarget::Copy { id, instance, ranges, ordered: false };
-            let fetch = Fetch { what, credit, frame: BLOCK_BYTES as u32 };
+            let fetch = Fetch { what, credit, frame: BLOCK_BYTES as u32, more: false };
             channel.send(frame::frame(FrameKind::Fetch, 1, &fetch)).await.unwrap();
             channel
         })
