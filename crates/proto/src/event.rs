@@ -212,6 +212,16 @@ pub enum Event {
         /// The transfer.
         serve: ServeId,
     },
+    /// A transfer waits for its turn: others from its source arrive.
+    FetchQueued {
+        /// The transfer.
+        fetch: FetchId,
+    },
+    /// It is a queued transfer's turn: its source gets the request.
+    FetchStarted {
+        /// The transfer.
+        fetch: FetchId,
+    },
     /// More of a copy has arrived. The shell reports this at most every [`FETCH_PROGRESS_NS`].
     FetchProgress {
         /// The transfer.

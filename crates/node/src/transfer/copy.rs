@@ -9,6 +9,7 @@
 
 use std::{
     collections::{BTreeSet, VecDeque},
+    future::ready,
     iter::once,
     mem::take,
     ops::Range,
@@ -89,7 +90,7 @@ pub(super) async fn receive<P: PayloadPath>(
     wanted: &FetchOrder,
     taken: Arc<TakenRanges>,
 ) -> Result<End, LinkError> {
-    let FetchOrder { instance, source, ref ranges, in_parts, range, .. } = *wanted;
+    let FetchOrder { instance, ref ranges, in_parts, range, .. } = *wanted;
     let size = stored.len();
     let missing = stored.ready().complement(size);
     let ranges: Vec<Range<u64>> = match ranges {
@@ -100,7 +101,7 @@ pub(super) async fn receive<P: PayloadPath>(
         return Ok(End::Complete);
     }
     // Parts of a reduce skip the limiter, because other nodes wait for each.
-    let permit = if in_parts { None } else { Some(transfers.limiter.enter(source, size).await) };
+    let permit = if in_parts { None } else { Some(turn(transfers, wanted, size).await) };
     let bytes = ranges.iter().map(|range| range.end - range.start).sum();
     let in_segments = bytes >= PARALLEL_BYTES_MIN && !in_parts;
     // A request ahead grants credit while that of the present one is in use.
@@ -137,6 +138,20 @@ pub(super) async fn receive<P: PayloadPath>(
         lock(&copy.state).link_use.report(transfers, in_parts);
     }
     end
+}
+
+/// Waits for the turn of a transfer. Meanwhile the state machine must not look for another source.
+async fn turn(transfers: &Arc<Transfers>, wanted: &FetchOrder, size: u64) -> Permit {
+    let FetchOrder { fetch, source, .. } = *wanted;
+    let mut turn = pin!(transfers.limiter.enter(source, size));
+    tokio::select! {
+        biased;
+        permit = &mut turn => return permit,
+        () = ready(()) => transfers.events.send(Event::FetchQueued { fetch }),
+    }
+    let permit = turn.await;
+    transfers.events.send(Event::FetchStarted { fetch });
+    permit
 }
 
 /// Receives a large copy on as many connections as prove useful.

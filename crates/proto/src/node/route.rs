@@ -34,6 +34,8 @@ impl Node {
             }
             Event::FetchRequested { serve, id, instance } => self.serve(serve, &id, instance),
             Event::ServeEnded { serve } => self.serve_ended(serve),
+            Event::FetchQueued { fetch } => self.incoming.queued(fetch),
+            Event::FetchStarted { fetch } => self.incoming.started(fetch, self.world.now()),
             Event::FetchProgress { fetch, received, missing, shares } => {
                 self.fetch_grew(fetch, received, missing, shares);
             }

@@ -96,7 +96,7 @@ pub(crate) enum Phase {
     },
     Receiving {
         /// Measures the transfer of a whole object, whose owner gets reports, or of a range, which
-        /// gets another source if nothing arrives.
+        /// gets another source if nothing arrives. `None` while the transfer waits for its turn.
         meter: Option<RateMeter>,
         /// Bytes that are still missing, according to the shell.
         missing: u64,

@@ -26,7 +26,7 @@ use crate::{
     limits::CORRUPT_BLOCKS_MAX,
     message::{FoldOrder, RateReport, ReceiveRate, RingOrder},
     mutants::{self, Mutant},
-    rate::{REMEMBERED_NS, Rate, SLOW_TIMES, StallReport},
+    rate::{REMEMBERED_NS, Rate, RateMeter, SLOW_TIMES, StallReport},
     selection::Selection,
     time::Instant,
     timed::Timed,
@@ -268,6 +268,26 @@ impl Incoming {
     pub(crate) fn fetches_from(&self, node: NodeId) -> Vec<FetchId> {
         let all = self.all.values().filter(|it| !it.is_parts()).flat_map(|it| &it.fetches);
         all.filter(|(_, source)| **source == node).map(|(fetch, _)| *fetch).collect()
+    }
+
+    /// A transfer waits for its turn. It is not stalled, although nothing arrives.
+    pub(crate) fn queued(&mut self, fetch: FetchId) {
+        self.set_meter(fetch, None);
+    }
+
+    /// Measures a queued transfer from now on.
+    pub(crate) fn started(&mut self, fetch: FetchId, now: Instant) {
+        self.set_meter(fetch, Some(RateMeter::new(now)));
+    }
+
+    fn set_meter(&mut self, fetch: FetchId, new: Option<RateMeter>) {
+        let Some(arrival) = self.by_fetch.get(&fetch).copied() else { return };
+        self.update(arrival, |it| {
+            let is_measured = !it.is_parts();
+            if let Phase::Receiving { meter, .. } = &mut it.phase {
+                *meter = new.filter(|_| is_measured);
+            }
+        });
     }
 
     /// Records progress, while `shares - 1` other transfers share the link. Returns the report that

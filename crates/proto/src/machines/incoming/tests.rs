@@ -1,7 +1,10 @@
 //! Tests of arrivals: what becomes of their sources, and what is left of them.
 
 use super::{arrival::pause_ns, *};
-use crate::meta::{Meta, Op};
+use crate::{
+    meta::{Meta, Op},
+    rate::STALL_NS,
+};
 
 const NOW: Instant = Instant(1_000_000_000);
 const REQUEST: RequestId = RequestId(7);
@@ -137,4 +140,23 @@ fn a_result_is_complete_when_it_is_all_here_and_the_coordinator_has_it() {
     assert!(incoming.end_parts(instance).is_some_and(|parts| parts.is_decided));
     assert!(incoming.of_epoch(reduce, 0).is_none() && incoming.up_to(reduce, 3).is_empty());
     assert!(incoming.object(&id).is_some_and(Arrival::is_whole), "its readers get it");
+}
+
+#[test]
+fn a_transfer_that_waits_for_its_turn_is_not_stalled() {
+    let (mut incoming, arrival) = whole();
+    let fetch = incoming.begin_fetch(arrival, SOURCE, 50, NOW);
+    assert_eq!(incoming.deadline(), Some(NOW + STALL_NS));
+    incoming.queued(fetch);
+    assert_eq!(incoming.deadline(), None);
+    let late = NOW + 10 * STALL_NS;
+    incoming.started(fetch, late);
+    assert_eq!(incoming.deadline(), Some(late + STALL_NS));
+    let stalled = incoming.stalled(arrival, late + STALL_NS).map(|(_, due)| due);
+    assert_eq!(stalled, Some(StallReport::ToPrimary));
+    // Another source, whose transfers this one need not wait for.
+    incoming.end_fetch(fetch);
+    incoming.queued(fetch);
+    incoming.begin_fetch(arrival, NodeId(4), 50, late);
+    assert_eq!(incoming.deadline(), Some(late + STALL_NS), "measured from its start");
 }
