@@ -44,7 +44,7 @@ def shaped(link: Link) -> list[Shaped]:
 
     They do not depend on the machine's load.
     """
-    return [_shaped(keeper, interface) for keeper, interface, _ in link._ends.values()]
+    return [_shaped(end.keeper, end.interface) for end in link._ends.values()]
 
 
 def rates(link: Link) -> set[int]:
@@ -66,6 +66,24 @@ def _shaped(keeper: Any, interface: str) -> Shaped:  # noqa: ANN401 - a keeper
         return Shaped(8 * bytes_per_second, queue.get_attr("TCA_STATS")["overlimits"])
 
     return links._with_netlink(keeper, work)
+
+
+def flow_rates(host: Host) -> set[int]:
+    """Returns the rates of the classes that limit single connections which a host sends on, in bit/s."""
+    return {8 * row.get_attr("TCA_OPTIONS").get_attr("TCA_HTB_PARMS")["rate"] for row in _flow_classes(host)}
+
+
+def flows(host: Host) -> dict[int, int]:
+    """Returns the bytes that each of these classes has sent."""
+    return {row["handle"]: row.get_attr("TCA_STATS")["bytes"] for row in _flow_classes(host)}
+
+
+def _flow_classes(host: Host) -> list[Any]:
+    def work(netlink: Any) -> list[Any]:  # noqa: ANN401 - pyroute2 has no types
+        (index,) = netlink.link_lookup(ifname=host.interface)
+        return [row for row in netlink.get_classes(index=index) if links.LEAF < row["handle"] < links.LEAF + 0x10000]
+
+    return links._with_netlink(host.keeper, work)
 
 
 def start_node(lab: Lab, host: Host, *options: str) -> subprocess.Popen[str]:

@@ -150,6 +150,14 @@ def test_racks_make_a_network_of_their_own() -> None:
     assert "racks of 2 + 2 + 2 + 2, joined at 500 Mbit/s, in pods of 2 + 2, joined at 2 Gbit/s)\n" in made
 
 
+def test_a_flow_cap_makes_a_network_of_its_own() -> None:
+    plain = {"kind": "lab", "rate": 1_000_000_000}
+    made = page([row(lab=plain), row(lab={**plain, "flow_cap": 200_000_000})])
+    assert "### Broadcast, 8 hosts (lab, 1 Gbit/s)\n" in made
+    assert "### Broadcast, 8 hosts (lab, 1 Gbit/s, at most 200 Mbit/s per connection)\n" in made
+    assert "flow cap 200 Mbit/s" in made
+
+
 def test_the_limit_is_shown_only_where_bytes_decide() -> None:
     rows = matrix(labs={8: "1gbit"}, ops=("gather",), sizes=(2**16, 2**20))
     assert "| limit: 7.00 × wire | - | 59.0 ms · 7.00× |" in page(rows)

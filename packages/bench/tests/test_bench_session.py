@@ -394,6 +394,7 @@ LAB = ("--lab", "4")
         (("--racks", "2,x"), "'2,x' is not valid: write the numbers of hosts per rack"),
         ((*LAB, "--uplink", "1gbit"), "--uplink needs racks"),
         ((*LAB, "--rsh", "rsh"), "--rsh applies to real hosts"),
+        (("--hosts", __file__, "--flow-cap", "1gbit"), "--flow-cap applies to hosts of a lab"),
         ((*LAB, "--resume"), "--resume continues the file of --out"),
         ((*LAB, "--pods", "1,1"), "--pods needs racks"),
         (("--racks", "2,2", "--pod-uplink", "1gbit"), "--pod-uplink needs pods"),

@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ import pytest
 from hoplite import topology
 from hoplite.errors import InvalidArgument
 from hoplite_bench.lab import Host, Lab, LabError, links, namespaces, needs, records
-from labs import held_back, needs_lab, rates, start_node, surveyed
+from labs import flow_rates, flows, held_back, needs_lab, rates, start_node, surveyed
 from support import SOON
 
 if TYPE_CHECKING:
@@ -108,6 +109,73 @@ def test_a_link_holds_back_what_is_faster_than_its_rate(lab: Lab) -> None:
 
 
 @needs_lab
+def test_connections_of_a_capped_lab_have_classes_of_their_own() -> None:
+    with Lab(hosts=3, rate="20mbit", flow_cap="5mbit") as lab:
+        a, b, c = lab.hosts
+        assert lab.facts()["flow_cap"] == 5_000_000
+        assert rates(a) == {20_000_000}
+        assert all(flow_rates(host) == {5_000_000} for host in lab.hosts)
+        before = flows(a)
+        lab.measure_rate(a, b)
+        assert sum(sent - before[flow] > UNASKED_BYTES for flow, sent in flows(a).items()) == 1
+        a.slow("10mbit")
+        a.cut()
+        assert flow_rates(a) == set()
+        a.heal()
+        assert rates(a) == {10_000_000}
+        assert flow_rates(a) == {5_000_000}
+        lab.measure_rate(a, c)
+        assert sum(sent > UNASKED_BYTES for sent in flows(a).values()) == 1
+
+
+@needs_lab
+@pytest.mark.parametrize("opens", ["sender", "receiver"])
+def test_connections_in_a_row_are_capped_one_by_one(opens: str) -> None:
+    """Whether they were opened or accepted by the host that sends."""
+    with Lab(hosts=2, rate="20mbit", flow_cap="5mbit") as lab, contextlib.ExitStack() as stack:
+        a, b = lab.hosts
+        client, server = (a, b) if opens == "sender" else (b, a)
+        listener = stack.enter_context(
+            namespaces.inside(server.keeper, lambda: socket.create_server((server.address, 7420)))
+        )
+        before = flows(a)
+        for _ in range(8):
+            opened = stack.enter_context(
+                namespaces.inside(client.keeper, lambda: socket.create_connection((server.address, 7420), SOON))
+            )
+            accepted = stack.enter_context(listener.accept()[0])
+            source, target = (opened, accepted) if opens == "sender" else (accepted, opened)
+            source.sendall(bytes(20_000))
+            target.setblocking(True)
+            assert len(target.recv(20_000, socket.MSG_WAITALL)) == 20_000
+        assert sum(sent - before[flow] > 20_000 for flow, sent in flows(a).items()) == 8
+
+
+@needs_lab
+def test_packets_other_than_tcp_are_not_capped() -> None:
+    with Lab(hosts=2, rate="20mbit", flow_cap="5mbit") as lab:
+        a, b = lab.hosts
+        before = flows(a)
+        with namespaces.inside(a.keeper, lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as source:
+            for _ in range(100):
+                source.sendto(bytes(1000), (b.address, 9))
+        lab.measure_rtt(a, b)
+        assert flows(a) == before
+
+
+@needs_lab
+def test_latency_by_netem_is_added_at_the_other_end_of_a_capped_link(lab: Lab) -> None:
+    """A host's end has one queue; packets to a host are delayed instead of packets from it."""
+    record = replace(
+        next(record for record in records.read_all() if record.name == lab.name), latency_s=0.001, latency_by="netem"
+    )
+    for flow_cap, delays in ((None, [0.001, 0.0]), (5_000_000, [0.0, 0.001])):
+        ends = Host(replace(record, flow_cap=flow_cap), 0)._ends.values()
+        assert [end.delay_s for end in ends] == delays
+        assert [end.flow_cap for end in ends] == [flow_cap, None]
+
+
+@needs_lab
 def test_facts_are_json_and_name_the_round_trip(lab: Lab) -> None:
     facts = json.loads(json.dumps(lab.facts()))
     assert facts.pop("rtt_us") > 0
@@ -119,6 +187,7 @@ def test_facts_are_json_and_name_the_round_trip(lab: Lab) -> None:
         "uplink": None,
         "pods": None,
         "pod_uplink": None,
+        "flow_cap": None,
         "latency_s": 0.0,
         "latency_by": "none",
         "bridges_per_link": 0,
@@ -421,6 +490,16 @@ def test_a_record_of_another_version_is_named(monkeypatch: pytest.MonkeyPatch, t
         records.read_all()
 
 
+def test_a_record_without_a_flow_cap_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    monkeypatch.setattr(records, "FOLDER", tmp_path)
+    record = records.Record("one", None, records.boot_id(), 1, 10**9, None, 0.0)
+    fields = asdict(record)
+    assert fields.pop("flow_cap") is None
+    (tmp_path / "one.json").write_text(json.dumps(fields))
+    assert records.read_all() == [record]
+
+
 def test_records_that_another_user_can_change_are_not_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """They determine which processes root kills, and contain a program that root runs."""
     folder = tmp_path / "hoplite" / "labs"
@@ -556,6 +635,8 @@ def test_a_lab_that_is_to_stay_is_found_again_by_its_name() -> None:
         ({"hosts": 2, "pods": [1, 1]}, r"pods=\[1, 1\] needs 2 racks, but the lab has 1: list 2 in racks="),
         ({"racks": [1, 1], "pod_uplink": "1gbit"}, "pod_uplink='1gbit' applies to pods: set"),
         ({"racks": [1, 1], "pods": [1, 1], "pod_uplink": "fast"}, "pod_uplink must be a rate"),
+        ({"hosts": 2, "flow_cap": "fast"}, "flow_cap must be a rate such as .* not 'fast'"),
+        ({"hosts": 2, "flow_cap": 0}, "flow_cap must be between 100kbit and 34gbit, not 0"),
         ({"hosts": 2, "latency": "1 minute"}, "latency must be a time"),
         ({"hosts": 2, "latency": -1}, "latency must be a time"),
         ({"hosts": 2, "name": "../x"}, "name must be"),

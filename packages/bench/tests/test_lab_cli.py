@@ -64,7 +64,7 @@ def name() -> Iterator[str]:
 
 
 def test_up_run_cut_status_and_down(name: str, hoplite_lab: Command) -> None:
-    code, told, errors = hoplite_lab("up", "--racks", "1,1", "--rate", "20mbit", "--name", name)
+    code, told, errors = hoplite_lab("up", "--racks", "1,1", "--rate", "20mbit", "--flow-cap", "5mbit", "--name", name)
     assert (code, told) == (0, "node0 10.77.0.1\nnode1 10.77.1.1\n"), errors
     assert errors == f"run a command on a host: hoplite lab run --name {name} node0 -- hostname\n"
 
@@ -78,7 +78,7 @@ def test_up_run_cut_status_and_down(name: str, hoplite_lab: Command) -> None:
     assert hoplite_lab("slow", "--name", name, "node1", "1mbit")[0] == 0
     listed = {lab["name"]: lab for lab in json.loads(hoplite_lab("status", "--json")[1])}[name]
     assert listed["owner"] is None
-    assert (listed["rate"], listed["uplink"]) == (20_000_000, 20_000_000)
+    assert (listed["rate"], listed["uplink"], listed["flow_cap"]) == (20_000_000, 20_000_000, 5_000_000)
     assert [host["cut"] for host in listed["hosts"]] == [["in"], []]
     assert [rack["cut"] for rack in listed["racks"]] == [[], ["out", "in"]]
     assert hoplite_lab("heal", "--name", name, "rack1")[0] == 0
@@ -111,6 +111,7 @@ def test_mistakes_end_with_what_to_try(name: str, hoplite_lab: Command) -> None:
         (["run", "--name", name, "node0", "true"], f"no lab named '{name}' is up"),
         (["down", "--name", name], "create one: hoplite lab up"),
         (["up", "--name", name, "--rate", "fast"], "rate must be a rate"),
+        (["up", "--name", name, "--flow-cap", "0"], "flow_cap must be a rate"),
     ):
         code, _, errors = hoplite_lab(*words)
         assert code == 1
@@ -175,6 +176,9 @@ def test_check_prints_rates_round_trip_and_a_verdict_that_is_its_exit_code(hopli
     assert [len(streams) for streams in report["rounds"]] == [3]
     assert report["good"] == (code == 0) == all(stream["good"] for stream in report["rounds"][0])
     assert [stream["asked"] for stream in report["rounds"][0]] == [9_000_000, 8_000_000, 8_000_000]
+    capped = ("--hosts", "2", "--rate", "20mbit", "--flow-cap", "10mbit")
+    report = json.loads(hoplite_lab("check", *capped, "--rounds", "1", "--json")[1])
+    assert [stream["asked"] for stream in report["rounds"][0]] == [10_000_000] * 2
 
 
 def test_check_fails_where_a_link_misses_its_rate(hoplite_lab: Command, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,6 +33,19 @@ def test_latency_is_added() -> None:
         assert best[1] - best[0] > 20e-6
 
 
+def test_each_connection_is_capped_and_together_they_fill_the_link() -> None:
+    with Lab(hosts=3, rate="40mbit", flow_cap="10mbit") as lab:
+        a, b, c = lab.hosts
+        assert all(2e6 < rate < 10.1e6 for rate in lab.measure_rates_at_once([(a, b), (b, a)]))
+        assert 10.5e6 < sum(lab.measure_rates_at_once([(a, b), (a, b), (a, c)])) < 30.3e6
+        assert sum(lab.measure_rates_at_once([(a, b), (a, c)] * 4)) < 40.4e6
+        a.cut()
+        a.heal()
+        assert 2e6 < lab.measure_rate(a, b) < 10.1e6
+        a.slow("4mbit")
+        assert lab.measure_rate(a, b) < 4.1e6
+
+
 def test_racks_share_what_their_uplink_brings() -> None:
     with Lab(racks=[2, 2], rate="20mbit", uplink="10mbit") as lab:
         a, b, c, d = lab.hosts

@@ -214,7 +214,7 @@ def measure(lab: Lab, environments: Environments, settings: Settings, notify: Ca
             # Reported at once, in case the run is cut short.
             plain, own = (rows[-1][way]["median"] for way in WAYS)
             notify(f"{app.title}: {plain:.2f} s per step on plain Ray, {own:.2f} s with Hoplite")
-    told = {**dataclasses.asdict(settings), "hosts": len(lab.hosts), "rate": rate}
+    told = {**dataclasses.asdict(settings), "hosts": len(lab.hosts), "rate": rate, "flow_cap": lab.facts()["flow_cap"]}
     return {"machine": machine.facts(), "settings": told, "apps": rows}
 
 

@@ -90,7 +90,12 @@ def measure(lab: Lab, environments: Environments, *, nbytes: int, repeats: int) 
         raise HopliteError(f"a worker received wrong data: {wrong[0]}")
     found: dict[str, Any] = {
         "machine": machine.facts(),
-        "settings": {"hosts": len(lab.hosts), "bytes": nbytes, "repeats": repeats, "rate": lab.facts()["rate"]},
+        "settings": {
+            "hosts": len(lab.hosts),
+            "bytes": nbytes,
+            "repeats": repeats,
+            **{name: lab.facts()[name] for name in ("rate", "flow_cap")},
+        },
     }
     for system in ("dask", "hoplite"):
         seconds = [row["seconds"] for row in rounds if row["system"] == system]

@@ -52,7 +52,7 @@ class Network:
         control: this machine's address, to which ranks connect; empty with a shared clock, where a Unix socket is used.
         shared_clock: whether all hosts share one monotonic clock and one file system, like those of a lab.
         cidr: network of the hosts, "10.77.0.0/16"; empty if unknown.
-        rate: rate of a link in bit/s; 0 if unknown.
+        rate: rate of a link in bit/s, or of one connection if that is limited to less; 0 if unknown.
         facts: description of the network for the rows.
         topology: racks and pods, as in a topology file; None if unknown, or if all hosts are in one rack.
         transports: "tcp" if all systems must use TCP on the measured network; "own" if each uses what it chooses, such
@@ -249,7 +249,7 @@ def of_lab(lab: Lab) -> Network:
         "",
         shared_clock=True,
         cidr=lab.network,
-        rate=facts["rate"],
+        rate=min(facts["rate"], facts.get("flow_cap", facts["rate"])),
         facts=facts,
         topology=topology,
     )

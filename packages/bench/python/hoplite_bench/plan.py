@@ -180,5 +180,5 @@ def is_on(row: Row, network: Mapping[str, object]) -> bool:
     """Whether a row was measured on an equivalent network."""
     return all(
         row.lab.get(name) == network.get(name)
-        for name in ("kind", "container", "rate", "uplink", "racks", "pods", "pod_uplink", "names")
+        for name in ("kind", "container", "rate", "uplink", "racks", "pods", "pod_uplink", "flow_cap", "names")
     )

@@ -53,7 +53,7 @@ class Row:
             include network processing by the kernel on behalf of no process (softirq).
         peak_rss_bytes: memory of the system's processes on one host when an operation has ended and its results still
             exist; the maximum over repeats and hosts. A page that several processes share counts once.
-        lab: the network: "kind" is lab or hosts, and known facts such as rate, latency and racks.
+        lab: the network: "kind" is lab or hosts, and known facts such as rate, flow cap, latency and racks.
         machine: processor, cores, memory and kernel of the first host; "others" lists differences of other hosts.
         commit: commit of hoplite's checkout; "+" marks uncommitted changes.
         build: build of hoplite's extension: release or debug.

@@ -309,6 +309,8 @@ def _place(row: Row, machine: str) -> Place:
     # 0 for real hosts whose rate was not given.
     if row.lab.get("rate"):
         parts.append(words.rate(row.lab["rate"]))
+    if row.lab.get("flow_cap"):
+        parts.append(f"at most {words.rate(row.lab['flow_cap'])} per connection")
     racks = row.lab.get("racks")
     if isinstance(racks, list) and len(racks) > 1:
         parts.append(f"racks of {' + '.join(map(str, racks))}")

@@ -160,7 +160,7 @@ def measure(
             "bucket": bucket,
             "capacity": capacity,
             "repeats": repeats,
-            "rate": network.rate,
+            **{name: lab.facts()[name] for name in ("rate", "flow_cap")},
         },
         **{name: {"seconds": taken, "median": medians[name]} for name, taken in seconds.items()},
         "ratios": {step: medians[step] / medians[base] for step, base in BASES.items() if step in medians},

@@ -91,7 +91,7 @@ def fact(key: str, value: Any) -> str:  # noqa: ANN401
     plain = key.replace("_", " ")
     words, _, unit = plain.rpartition(" ")
     measured = isinstance(value, int | float) and not isinstance(value, bool)
-    if key in ("rate", "uplink") or (key.endswith("rate") and measured):
+    if key in ("rate", "uplink", "flow_cap") or (key.endswith("rate") and measured):
         return f"{plain} {rate(value)}"
     if measured and unit == "s":
         return f"{words} {seconds(value)}"

@@ -42,6 +42,7 @@ QUICK = {
 @click.option(
     "--rate", default="1gbit", show_default=True, help="Rate of each host's link; with --hosts, set it if it is known."
 )
+@bench_options.flow_cap
 @racks_and_pods
 @click.option(
     "--hosts",
@@ -146,7 +147,8 @@ def bench(context: click.Context, /, **options: Any) -> None:  # noqa: ANN401 - 
             from hoplite_bench.lab import Lab
 
             results = Results(options["out"], resume=options["resume"], warn=bench_options.warn)
-            with Lab(hosts=options["lab"], rate=options["rate"], **size_of(options)) as lab:
+            links = {name: options[name] for name in ("rate", "flow_cap")}
+            with Lab(hosts=options["lab"], **links, **size_of(options)) as lab:
                 rows = session.measure(hosts.of_lab(lab), settings, results)
     if options["as_json"]:
         print_json([dataclasses.asdict(row) for row in rows])
@@ -165,6 +167,8 @@ def _check_where(context: click.Context, options: dict[str, Any]) -> None:
     check_racks_and_pods(options)
     if said(context, "rsh") and not options["hosts"]:
         raise click.UsageError("--rsh applies to real hosts: add --hosts FILE")
+    if options["flow_cap"] and options["hosts"]:
+        raise click.UsageError("--flow-cap applies to hosts of a lab: add --lab 8 or --racks 4,4 instead of --hosts")
     bench_options.check_resume(options["out"], resume=options["resume"])
 
 

@@ -24,6 +24,7 @@ FAIL = ("async", "serving")
 @click.command()
 @click.option("--lab", "hosts", type=click.IntRange(3, 64), default=8, show_default=True, help="Number of hosts.")
 @click.option("--rate", default="1gbit", show_default=True, help="Rate of each host's link.")
+@bench_options.flow_cap
 @click.option("--app", "apps", type=click.Choice(NAMES), multiple=True, help="Application; repeatable.  [default: all]")
 @click.option("--model", help="resnet50, alexnet, vgg16 or a size.  [default: depends on the application]")
 @click.option("--slow", is_flag=True, help="Limit the last host to a tenth of the rate.")
@@ -81,7 +82,7 @@ def apps(**options: Any) -> None:  # noqa: ANN401 - the type that click passes
     with (
         bench_options.running(None),
         Progress("creating the lab") as progress,
-        Lab(hosts=options["hosts"], rate=options["rate"]) as lab,
+        Lab(hosts=options["hosts"], rate=options["rate"], flow_cap=options["flow_cap"]) as lab,
     ):
         environments = Environments(install=not options["no_install"])
         found = job.measure(lab, environments, settings, progress.notify)

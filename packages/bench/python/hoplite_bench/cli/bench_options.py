@@ -53,6 +53,12 @@ def counts(context: click.Context, option: click.Parameter, value: str) -> list[
         raise click.BadParameter(f"{value!r} is not a list of numbers: set one such as 1,2") from None
 
 
+def flow_cap(command: Callable[..., None]) -> Callable[..., None]:
+    """Adds the option that limits each connection of a lab."""
+    text = "Maximum rate at which a host sends on one TCP connection, such as 500mbit.  [default: no limit]"
+    return click.option("--flow-cap", metavar="RATE", help=text)(command)
+
+
 def rows_file(command: Callable[..., None]) -> Callable[..., None]:
     """Adds the options of the output file."""
     for option in (

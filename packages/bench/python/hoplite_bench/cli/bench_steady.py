@@ -29,6 +29,7 @@ JOBS_HOSTS = 4
 @click.command()
 @click.option("--lab", "hosts", type=click.IntRange(3, 64), default=8, show_default=True, help="Number of hosts.")
 @click.option("--rate", default="500mbit", show_default=True, help="Rate of each host's link.")
+@bench_options.flow_cap
 @click.option(
     "--pattern",
     "patterns",
@@ -93,7 +94,7 @@ def steady(**options: Any) -> None:  # noqa: ANN401 - the type that click passes
         bench_options.running(None),
         _appending(options["out"]) as file,
         Progress("starting hosts and workers") as progress,
-        Lab(hosts=options["hosts"], rate=options["rate"]) as lab,
+        Lab(hosts=options["hosts"], rate=options["rate"], flow_cap=options["flow_cap"]) as lab,
     ):
         for settings in runs:
             for row in run.measure(lab, settings, progress.notify, jobs=options["jobs"]):

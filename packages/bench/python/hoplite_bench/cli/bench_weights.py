@@ -19,6 +19,7 @@ from hoplite_bench.cli import bench_options
     "--receivers", type=click.IntRange(2, 63), default=8, show_default=True, help="Number of hosts that receive."
 )
 @click.option("--rate", default="1gbit", show_default=True, help="Rate of each host's link.")
+@bench_options.flow_cap
 @click.option("--size", default="256MiB", show_default=True, help="Size of the module.")
 @click.option("--bucket", help="Publish several objects of at most this size.  [default: one object]")
 @click.option("--capacity", help="Capacity of the store on each receiver.  [default: three versions]")
@@ -49,7 +50,7 @@ def weights(**options: Any) -> None:  # noqa: ANN401 - the type that click passe
     with (
         bench_options.running(None),
         Progress("creating the lab") as progress,
-        Lab(hosts=options["receivers"] + 1, rate=options["rate"]) as lab,
+        Lab(hosts=options["receivers"] + 1, rate=options["rate"], flow_cap=options["flow_cap"]) as lab,
     ):
         found = job.measure(
             lab,

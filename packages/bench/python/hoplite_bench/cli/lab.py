@@ -13,6 +13,7 @@ from hoplite.tools.cli.options import json_option
 from hoplite.tools.cli.output import fail_with, print_json, print_table, stepping
 from hoplite.tools.cli.racks import check_racks_and_pods, racks_and_pods
 from hoplite.tools.progress import Progress
+from hoplite_bench.cli import bench_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,6 +39,7 @@ def links(command: Callable[..., None]) -> Callable[..., None]:
     for option in (
         click.option("--latency", metavar="TIME", help="Additional one-way delay between two hosts, such as 50us."),
         racks_and_pods,
+        bench_options.flow_cap,
         click.option("--rate", default="1gbit", show_default=True, help="Rate of each host's link, per direction."),
         click.option("--hosts", type=int, metavar="N", help="Number of hosts, in one rack.  [default: 4]"),
     ):
@@ -74,16 +76,17 @@ def lab() -> None:
 @lab.command()
 @links
 @click.option("--name", default=NAME, show_default=True, help="Name of the lab.")
-def up(hosts: int | None, rate: str, latency: str | None, name: str, **size: Any) -> None:  # noqa: ANN401 - the type that click passes
+def up(hosts: int | None, name: str, **links: Any) -> None:  # noqa: ANN401 - the type that click passes
     """Create hosts that exist until `hoplite lab down`.
 
     \b
     Examples:
       hoplite lab up --racks 4,4 --rate 1gbit --uplink 2gbit
+      hoplite lab up --rate 5gbit --flow-cap 1gbit
       hoplite lab up --racks 2,2,2,2 --pods 2,2 --uplink 1gbit --pod-uplink 1gbit
     """  # noqa: D301 - as above
     with Progress("creating the hosts"):
-        made = _made(hosts, size, rate=rate, latency=latency, name=name, keep=True)
+        made = _made(hosts, links, name=name, keep=True)
     for host in made.hosts:
         click.echo(f"{host.name} {host.address}")
     option = "" if name == NAME else f"--name {shlex.quote(name)} "
@@ -252,7 +255,7 @@ def slow(name: str | None, target: str, rate: str | None) -> None:
     help="Maximum number of measurements; stops at the first one that passes.",
 )
 @json_option("Print one JSON object.")
-def check(hosts: int | None, rate: str, latency: str | None, rounds: int, as_json: bool, **size: Any) -> None:  # noqa: ANN401 - as click gives them
+def check(hosts: int | None, rounds: int, as_json: bool, **links: Any) -> None:  # noqa: ANN401 - as click gives them
     """Test whether all links reach their rate at once.
 
     Creates a lab and removes it afterwards. Sends one TCP stream from each host to the next, all at the same time. If
@@ -268,10 +271,11 @@ def check(hosts: int | None, rate: str, latency: str | None, rounds: int, as_jso
 
     with (
         Progress("creating the hosts", unit="rounds") as progress,
-        _made(hosts, size, rate=rate, latency=latency) as made,
+        _made(hosts, links) as made,
     ):
         progress.notify("measuring the links")
         facts = made.facts()
+        expected = min(facts["rate"], facts["flow_cap"] or facts["rate"])
         measured = []
         for streams in test.rounds(made, rounds):
             measured.append(streams)
@@ -280,7 +284,7 @@ def check(hosts: int | None, rate: str, latency: str | None, rounds: int, as_jso
                 rates = sorted(stream.measured for stream in streams)
                 good = "within 7 %" if all(stream.is_good for stream in streams) else "off by more than 7 %"
                 click.echo(
-                    f"{len(streams)} concurrent streams, expected {write_rate(facts['rate'])} each: measured "
+                    f"{len(streams)} concurrent streams, expected {write_rate(expected)} each: measured "
                     f"{write_rate(rates[0])} to {write_rate(rates[-1])}; {good}"
                 )
     is_good = all(stream.is_good for stream in measured[-1])
@@ -297,14 +301,14 @@ def check(hosts: int | None, rate: str, latency: str | None, rounds: int, as_jso
         )
 
 
-def _made(hosts: int | None, size: dict[str, Any], **options: Any) -> Lab:  # noqa: ANN401 - the options of Lab
+def _made(hosts: int | None, links: dict[str, Any], **options: Any) -> Lab:  # noqa: ANN401 - the options of Lab
     from hoplite_bench.lab import Lab
 
-    if hosts is not None and size["racks"]:
-        racks = ",".join(map(str, size["racks"]))
+    if hosts is not None and links["racks"]:
+        racks = ",".join(map(str, links["racks"]))
         raise click.UsageError(f"--hosts {hosts} sets one rack, but --racks {racks} sets several: omit one of them")
-    check_racks_and_pods(size)
-    return Lab(hosts=4 if hosts is None and size["racks"] is None else hosts, **size, **options)
+    check_racks_and_pods(links)
+    return Lab(hosts=4 if hosts is None and links["racks"] is None else hosts, **links, **options)
 
 
 def _find(name: str | None) -> Lab:

@@ -54,6 +54,8 @@ def rounds(lab: Lab, count: int = 3) -> Iterator[list[Stream]]:
     pairs = [(host, lab.hosts[(host.number + 1) % len(lab.hosts)]) for host in lab.hosts]
     facts: dict[str, Any] = lab.facts()
     rate, uplink, pod_uplink = (int(facts[name] or facts["rate"]) for name in ("rate", "uplink", "pod_uplink"))
+    if facts["flow_cap"] is not None:
+        rate = min(rate, int(facts["flow_cap"]))
     pod_of = {host.number: pod.number for pod in lab.pods for host in pod.hosts}
 
     def carried(a: Host, b: Host) -> int:

@@ -37,20 +37,43 @@ class Moved(NamedTuple):
     in_bytes: int
 
 
+class End(NamedTuple):
+    """One direction of a link: the interface that sends.
+
+    Attributes:
+        keeper: keeper of its namespace.
+        interface: its name.
+        delay_s: delay in seconds.
+        flow_cap: maximum rate of each TCP connection in bit/s; None for no limit.
+    """
+
+    keeper: Keeper
+    interface: str
+    delay_s: float = 0.0
+    flow_cap: int | None = None
+
+    def set_cut(self, cut: bool) -> None:
+        """Drops all packets that it sends, or stops dropping them."""
+        links.set_cut(self.keeper, self.interface, cut, self.delay_s, self.flow_cap)
+
+    def is_cut(self) -> bool:
+        """Whether all packets that it sends are dropped."""
+        return links.is_cut(self.keeper, self.interface)
+
+
 class Link:
     """A link that can be cut, slowed and measured: from a host to its rack's bridge, or the uplink of a rack or pod.
 
     Args:
         name: name of the host, rack or pod at the near end, for errors.
-        near: keeper and interface that send outgoing traffic.
-        far: keeper and interface that send incoming traffic.
+        near: the end that sends outgoing traffic.
+        far: the end that sends incoming traffic.
         rate: bit/s per direction.
-        delay_s: delay of the near end, in seconds.
     """
 
-    def __init__(self, name: str, near: tuple[Keeper, str], far: tuple[Keeper, str], rate: int, delay_s: float) -> None:
+    def __init__(self, name: str, near: End, far: End, rate: int) -> None:
         self._name = name
-        self._ends = {"out": (*near, delay_s), "in": (*far, 0.0)}
+        self._ends = {"out": near, "in": far}
         self._rate = rate
 
     def cut(self, direction: Direction = "both") -> None:
@@ -65,13 +88,13 @@ class Link:
             LabError: the lab is closed.
         """
         for end in self._chosen(direction):
-            links.set_cut(end[0], end[1], True, end[2])
+            end.set_cut(True)
 
     def heal(self, direction: Direction = "both") -> None:
         """Undoes `cut`; a link that is not cut does not change."""
         for end in self._chosen(direction):
-            if links.is_cut(end[0], end[1]):
-                links.set_cut(end[0], end[1], False, end[2])
+            if end.is_cut():
+                end.set_cut(False)
 
     def slow(self, rate: float | str | None) -> None:
         """Sets the rate of the link, in both directions, with immediate effect.
@@ -84,12 +107,12 @@ class Link:
             LabError: the lab is closed.
         """
         bits = self._rate if rate is None else quantities.parse_rate(rate)
-        for keeper, interface, _ in self._ends.values():
-            links.set_rate(keeper, interface, bits)
+        for end in self._ends.values():
+            links.set_rate(end.keeper, end.interface, bits)
 
     def is_cut(self) -> list[str]:
         """The directions that are cut: a subset of "out" and "in"."""
-        return [direction for direction, end in self._ends.items() if links.is_cut(end[0], end[1])]
+        return [direction for direction, end in self._ends.items() if end.is_cut()]
 
     def moved(self) -> Moved:
         """The bytes that the link has carried so far, including headers.
@@ -97,9 +120,11 @@ class Link:
         Raises:
             LabError: the lab is closed.
         """
-        return Moved(**{f"{name}_bytes": links.sent_bytes(end[0], end[1]) for name, end in self._ends.items()})
+        return Moved(
+            **{f"{name}_bytes": links.sent_bytes(end.keeper, end.interface) for name, end in self._ends.items()}
+        )
 
-    def _chosen(self, direction: Direction) -> list[tuple[Keeper, str, float]]:
+    def _chosen(self, direction: Direction) -> list[End]:
         if direction not in get_args(Direction):
             raise InvalidArgument(f'direction must be "both", "in" or "out", not {direction!r}')
         return [end for name, end in self._ends.items() if direction in ("both", name)]
@@ -121,10 +146,12 @@ class Host(Link):
     def __init__(self, record: Record, number: int) -> None:
         host: HostRecord = record.hosts[number]
         assert record.switch is not None, f"lab {record.name} is not created yet"
-        # netem delays on this side only: a packet between two hosts leaves exactly one host.
+        # netem delays at one end only: a packet between two hosts leaves exactly one host, and reaches exactly one. The
+        # queue of the near end is that of the flow cap, if there is one.
         delay_s = record.latency_s if record.latency_by == "netem" else 0.0
-        ends = (host.keeper, INTERFACE), (record.switch, links.port_of(number))
-        super().__init__(host.name, *ends, record.rate, delay_s)
+        near_s, far_s = (delay_s, 0.0) if record.flow_cap is None else (0.0, delay_s)
+        near = End(host.keeper, INTERFACE, near_s, record.flow_cap)
+        super().__init__(host.name, near, End(record.switch, links.port_of(number), far_s), record.rate)
         self.name = host.name
         self.number = number
         self.address = host.address
@@ -301,7 +328,7 @@ class Pod(Link):
         self.racks = racks
         self.hosts = [host for rack in racks for host in rack.hosts]
         near, far = links.pod_uplink_of(number)
-        super().__init__(self.name, (record.switch, near), (record.switch, far), record.pod_uplink, 0.0)
+        super().__init__(self.name, End(record.switch, near), End(record.switch, far), record.pod_uplink)
 
     def __repr__(self) -> str:
         return f"<Pod {self.name} of {len(self.racks)} racks>"
@@ -325,9 +352,9 @@ class Rack(Link):
         self.hosts = hosts
         self._has_uplink = record.uplink is not None
         near, far = links.uplink_of(number)
-        super().__init__(self.name, (record.switch, near), (record.switch, far), record.uplink or record.rate, 0.0)
+        super().__init__(self.name, End(record.switch, near), End(record.switch, far), record.uplink or record.rate)
 
-    def _chosen(self, direction: Direction) -> list[tuple[Keeper, str, float]]:
+    def _chosen(self, direction: Direction) -> list[End]:
         self._check_uplink()
         return super()._chosen(direction)
 
@@ -354,11 +381,11 @@ class Rack(Link):
 
 
 def set_up(link: Link) -> None:
-    """Sets the rate and the delay of a new link."""
+    """Sets the rate, the delay and the flow cap of a new link."""
     link.slow(None)
-    for keeper, interface, delay_s in link._ends.values():
-        if delay_s:
-            links.set_cut(keeper, interface, False, delay_s)
+    for end in link._ends.values():
+        if end.delay_s or end.flow_cap is not None:
+            end.set_cut(False)
 
 
 def reap(host: Host) -> None:

@@ -54,6 +54,8 @@ class Lab:
         pods: number of racks in each pod, such as [2, 2] for four racks; by default there are no pods.
         pod_uplink: rate of each pod's link to the core, per direction; by default the sum of the uplinks of the racks
             of the largest pod (34 Gbit/s at most).
+        flow_cap: maximum rate at which a host sends on one TCP connection, as in clouds: "500mbit" or bit/s; no limit
+            by default.
         latency: additional one-way delay between any two hosts: "50us", "1ms" or seconds. It is produced by netem if
             the kernel has it, otherwise by chained bridges, which reach about 250 us and cost processor time.
         name: name of the lab; by default one that is unique to this process.
@@ -89,6 +91,7 @@ class Lab:
         uplink: float | str | None = None,
         pods: Sequence[int] | None = None,
         pod_uplink: float | str | None = None,
+        flow_cap: float | str | None = None,
         latency: float | str | None = None,
         name: str | None = None,
         keep: bool = False,
@@ -98,6 +101,7 @@ class Lab:
         uplink_bits = _uplink(uplink, sizes, bits)
         pod_of = _pods(pods, len(sizes))
         pod_uplink_bits = _pod_uplink(pod_uplink, pods, uplink_bits)
+        flow_cap_bits = None if flow_cap is None else quantities.parse_rate(flow_cap, "flow_cap")
         delay_s = 0.0 if latency is None else quantities.parse_time(latency, "latency")
         needs.check()
         records.remove_abandoned()
@@ -112,6 +116,7 @@ class Lab:
             latency_s=delay_s,
             pods=pod_of,
             pod_uplink=pod_uplink_bits,
+            flow_cap=flow_cap_bits,
         )
         self._keepers = None
         with ExitStack() as undo:
@@ -196,6 +201,7 @@ class Lab:
             "uplink": self._record.uplink,
             "pods": [len(pod.racks) for pod in self.pods] or None,
             "pod_uplink": self._record.pod_uplink,
+            "flow_cap": self._record.flow_cap,
             "latency_s": self._record.latency_s,
             "latency_by": self._record.latency_by,
             "bridges_per_link": self._record.bridges,

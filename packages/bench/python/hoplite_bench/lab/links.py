@@ -9,8 +9,8 @@ With pods, a rack's cable leads to the bridge of its pod, and another one from t
 Everything to the right of a host's e0 is in the namespace of the switch. A cable is a veth pair. Each of its ends sends
 at the link's rate (HTB), so each direction has its own rate. A cut adds the kernel's `blackhole` queue below HTB:
 packets are dropped silently, as if the cable were unplugged. Every kernel that has HTB has it, it needs neither nft nor
-rules, and the kernel acknowledges each request, unlike pyroute2's nftables requests. This module does not depend on
-hosts and processes.
+rules, and the kernel acknowledges each request, unlike pyroute2's nftables requests. A flow cap is a second HTB in the
+same place (flows.py). This module does not depend on hosts and processes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from hoplite_bench.lab import namespaces
+from hoplite_bench.lab import flows, namespaces
 from hoplite_bench.lab.errors import LabError
 
 if TYPE_CHECKING:
@@ -35,8 +35,11 @@ Result = TypeVar("Result")
 # Bytes that may leave in one burst before the rate applies: one full segmentation offload packet (64 KiB).
 BURST_BYTES = 64 * 1024
 
-# Quantum of the only HTB class. The kernel logs a warning about the default quantum above 16 Mbit/s.
+# Quantum of an HTB class. The kernel logs a warning about the default quantum above 16 Mbit/s.
 QUANTUM_BYTES = 60_000
+
+# What all classes of links and flows have in common.
+BURSTS = {"burst": BURST_BYTES, "cburst": BURST_BYTES, "quantum": QUANTUM_BYTES}
 
 # Handles: the root queue of a link, its only class, and the queue below it.
 ROOT, CLASS, LEAF = 0x10000, 0x10001, 0x20000
@@ -153,22 +156,21 @@ def set_rate(keeper: Keeper, interface: str, rate: int) -> None:
             parent=ROOT,
             # In bytes per second.
             rate=rate // 8,
-            burst=BURST_BYTES,
-            cburst=BURST_BYTES,
-            quantum=QUANTUM_BYTES,
+            **BURSTS,
         )
 
     _with_netlink(keeper, work)
 
 
-def set_cut(keeper: Keeper, interface: str, cut: bool, delay_s: float) -> None:
+def set_cut(keeper: Keeper, interface: str, cut: bool, delay_s: float, flow_cap: int | None) -> None:
     """Drops all packets that an interface sends, or stops dropping them.
 
     Args:
         keeper: keeper of the interface's namespace.
         interface: name of the interface.
         cut: whether packets are dropped.
-        delay_s: delay of the link in seconds, when it is not cut.
+        delay_s: delay of the link in seconds, when it is not cut; 0 with a flow cap.
+        flow_cap: maximum rate of each TCP connection in bit/s, when the link is not cut; None for no limit.
     """
 
     def work(netlink: Any) -> None:  # noqa: ANN401 - pyroute2 has no types
@@ -178,6 +180,8 @@ def set_cut(keeper: Keeper, interface: str, cut: bool, delay_s: float) -> None:
         # "replace" rather than "add": a class always has a queue, at least the default one of HTB.
         if cut:
             netlink.tc("replace", "blackhole", index, LEAF, parent=CLASS)
+        elif flow_cap is not None:
+            flows.cap(netlink, index, LEAF, CLASS, rate=flow_cap // 8, **BURSTS)
         elif delay_s:
             # 100 000 packets: more than a second at 1 Gbit/s, so that the delay drops none.
             netlink.tc("replace", "netem", index, LEAF, parent=CLASS, delay=round(delay_s * 1e6), limit=100_000)
@@ -271,7 +275,8 @@ def _with_netlink(keeper: Keeper, work: Callable[[Any], Result]) -> Result:
         return namespaces.inside(keeper, call)
     except (NetlinkError, OSError) as error:
         raise LabError(
-            f"the kernel rejected a link of the lab: {error}; load its modules veth, bridge, sch_htb and sch_blackhole"
+            f"the kernel rejected a link of the lab: {error}; load its modules veth, bridge, sch_htb, sch_blackhole "
+            "and, for a flow cap, cls_bpf"
         ) from error
 
 

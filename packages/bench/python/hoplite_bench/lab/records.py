@@ -55,6 +55,7 @@ class Record:
         uplink: rate of each rack's uplink, in bit/s; None without racks.
         pods: number of each rack's pod; empty without pods.
         pod_uplink: rate of each pod's uplink, in bit/s; None without pods.
+        flow_cap: maximum rate at which a host sends on one TCP connection, in bit/s; None without a limit.
         latency_s: requested additional delay between two hosts, in seconds.
         latency_by: how the delay is produced: "netem", "chained bridges" or "none".
         bridges: extra bridges in each host's link.
@@ -75,6 +76,7 @@ class Record:
     switch: Keeper | None = None
     pods: tuple[int, ...] = ()
     pod_uplink: int | None = None
+    flow_cap: int | None = None
 
     def keepers(self) -> list[Keeper]:
         """All keepers, that of the switch last."""
