@@ -1,4 +1,4 @@
-"""Broadcasts: many in a row, with a slow host whose request is the first, and to a receiver that pauses."""
+"""Broadcasts: many in a row, with a slow or pausing receiver, and where the network limits each connection."""
 
 from __future__ import annotations
 
@@ -27,6 +27,8 @@ CLUSTERS, LATER, SLOW = 4, 2, 4
 PAUSE_S, RUN_S, PAUSED_NBYTES, PAUSED = 0.030, 0.015, 96 * MIB, 12
 # Transfers in which the windows still grow.
 GROWING = 2
+# One object at a time over a link that carries four connections at their limit. The first shows what they bring.
+CAPPED_RATE, FLOW_CAP, CAPPED_NBYTES, CAPPED, LEARNING = "1gbit", "250mbit", 256 * MIB, 6, 1
 
 
 def repeated(cells: Collection[str]) -> Iterator[Figure]:  # noqa: ARG001 - it has one
@@ -87,6 +89,17 @@ def paused(cells: Collection[str]) -> Iterator[Figure]:  # noqa: ARG001 - it has
     yield Figure("paused-receiver/later", took[GROWING:], WIRE)
 
 
+def flow_cap(cells: Collection[str]) -> Iterator[Figure]:  # noqa: ARG001 - it has one
+    """Transfers of one object over a network that limits each TCP connection to a quarter of the link."""
+    with Lab(hosts=2, rate=CAPPED_RATE, flow_cap=FLOW_CAP) as lab:
+        wire_s = _wire_s(lab, CAPPED_NBYTES)
+        with Crew(lab) as crew:
+            rounds = Rounds(crew, CAPPED_NBYTES)
+            took = [rounds.broadcast([1]) / wire_s for _ in range(CAPPED)]
+    yield Figure("flow-cap/first", took[:LEARNING], WIRE)
+    yield Figure("flow-cap/later", took[LEARNING:], WIRE)
+
+
 def _pause(process: subprocess.Popen[str], over: threading.Event) -> None:
     """Pauses a process again and again until the event is set."""
     while not over.wait(RUN_S):
@@ -104,4 +117,5 @@ GROUPS = [
     Group(["repeated-broadcasts"], repeated),
     Group(["slow-first"], slow_first),
     Group(["paused-receiver"], paused),
+    Group(["flow-cap"], flow_cap),
 ]
