@@ -4,7 +4,7 @@
 //! 25 or 100 Gbit/s. Only a measurement shows this. A transfer adds one connection at a time, and
 //! keeps it if the object then arrives faster. Otherwise the link is full, or the source has no more
 //! to send: the connection is given up, and the next trial comes later, with one less. While other
-//! transfers share the link, nothing is measured: their ends would count as success.
+//! transfers share the link, or this host is too busy, nothing is measured.
 //!
 //! Counts bytes and times of one transfer. It does not know its connections or its source.
 
@@ -23,6 +23,10 @@ pub const SEGMENT_BYTES: u64 = 4 << 20;
 
 /// Interval of [`ConnectionCount::observe`].
 pub const OBSERVED_NS: u64 = 10_000_000;
+
+/// Maximum time between two observations of a measurement. On a host that is too busy to be in time,
+/// bytes arrive in bursts, and the rate depends on when the measurement ends.
+const LATE_NS: u64 = 25_000_000;
 
 /// Time after a change in which the congestion control of the new connection finds its rate: this,
 /// and as many round trips as credit and congestion window need to grow.
@@ -53,6 +57,7 @@ pub struct ConnectionCount {
     settles_ns: u64,
     /// Start of the measurement, which may be in the future, and the bytes received until then.
     since: (Instant, Option<u64>),
+    observed_at: Instant,
     next_trial: Instant,
     pause_ns: u64,
     /// Whether the next trial is with one connection less: a host that was busy for a moment may
@@ -74,6 +79,7 @@ impl ConnectionCount {
             kept: (count, 0),
             settles_ns,
             since: (now + settles_ns, None),
+            observed_at: now,
             next_trial: now,
             pause_ns: PAUSE_NS,
             tries_less: count > 1,
@@ -103,7 +109,8 @@ impl ConnectionCount {
     /// `is_steady`: all connections to use are in use, no others, and no other transfer shares the
     /// link.
     pub fn observe(&mut self, now: Instant, received: u64, missing: u64, is_steady: bool) {
-        if !is_steady {
+        let is_late = now.since(core::mem::replace(&mut self.observed_at, now)) > LATE_NS;
+        if !is_steady || is_late {
             // The connection on trial remains until it can be measured.
             self.since = (now + self.settles_ns, None);
             return;
@@ -206,6 +213,19 @@ mod tests {
         let mut count = ConnectionCount::new(Instant(0), 0, 1);
         for step in 1..100 {
             count.observe(Instant(step * OBSERVED_NS), step << 24, 1 << 40, step % 4 > 0);
+            assert_eq!(count.count(), 1);
+        }
+    }
+
+    #[test]
+    fn nothing_is_measured_on_a_host_that_pauses() {
+        let mut count = ConnectionCount::new(Instant(0), 0, 1);
+        let (mut now, mut received) = (0, 0);
+        for step in 0..1000 {
+            // It runs for 10 of 40 ms, and finds what has arrived meanwhile.
+            now += if step % 2 == 0 { 3 * OBSERVED_NS } else { OBSERVED_NS };
+            received += if step % 2 == 0 { 4 << 20 } else { 1 << 20 };
+            count.observe(Instant(now), received, 1 << 40, true);
             assert_eq!(count.count(), 1);
         }
     }
