@@ -87,6 +87,8 @@ def test_another_relay_replaces_a_frozen_or_killed_one(crew: Crew, breaks: Calla
     far = owned_by(crew, 1, "far")
     a.host.cut(other=b.host)
     assert not a.send("put", ref=far, count=8, seed=3).result(CALL_S).error
+    # The put may have succeeded at the backup owner before there was a relay.
+    eventually(lambda: ways(crew, 0)[b.id] is not None)
     relay = next(actor for actor in (c, d) if actor.id == ways(crew, 0)[b.id])
     other = d if relay is c else c
     breaks(relay.host)
