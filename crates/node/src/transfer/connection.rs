@@ -131,7 +131,7 @@ impl LinkUse {
     }
 
     /// Number of transfers that share the busiest link of these frames.
-    pub(super) fn shares(&mut self, transfers: &Transfers, frames: &[Header]) -> u16 {
+    fn shares(&mut self, transfers: &Transfers, frames: &[Header]) -> u16 {
         self.active.get_or_insert_with(|| transfers.streams.receiving());
         let theirs = frames.iter().map(|frame| frame.shares).max().unwrap_or(1);
         theirs.max(transfers.streams.shares_in())

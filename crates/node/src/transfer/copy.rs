@@ -63,6 +63,8 @@ struct Copy<P> {
     /// Where the bytes are at the source.
     at: RangeSource,
     frame: u64,
+    /// Whether each request is for one segment; otherwise one is for all.
+    in_segments: bool,
     permit: Option<Permit>,
     state: Mutex<State>,
 }
@@ -71,8 +73,6 @@ struct Copy<P> {
 struct State {
     /// The bytes that are not requested yet, in order.
     unrequested: VecDeque<Range<u64>>,
-    /// Whether each request is for one segment; otherwise one is for all.
-    in_segments: bool,
     count: ConnectionCount,
     /// The connections in use. One that is given up still receives what it has requested.
     open: u16,
@@ -119,10 +119,10 @@ pub(super) async fn receive<P: PayloadPath>(
         wanted: wanted.clone(),
         at: range.unwrap_or(RangeSource { of: instance, start: 0 }),
         frame: frame_bytes(size, transfers.link.link()),
+        in_segments,
         permit,
         state: Mutex::new(State {
             unrequested: ranges.into(),
-            in_segments,
             count: ConnectionCount::new(transfers.events.now(), latency_ns, proved),
             open: 0,
             growth: Growth::new(bytes),
@@ -201,7 +201,7 @@ async fn connection<P: PayloadPath>(copy: Arc<Copy<P>>, number: u16) -> Result<E
         copy.not_opened(number, ranges);
         return Ok(End::Complete);
     };
-    let (_open, in_segments) = (Open::new(&copy.state), lock(&copy.state).in_segments);
+    let _open = Open::new(&copy.state);
     loop {
         let (next, granted) = (copy.next_request(number), credit.window());
         let ahead = match &next {
@@ -210,7 +210,7 @@ async fn connection<P: PayloadPath>(copy: Arc<Copy<P>>, number: u16) -> Result<E
         };
         let end = copy.arrive(&mut receiving, &mut credit, ranges).await?;
         if !matches!(end, End::Complete) {
-            if !in_segments {
+            if !copy.in_segments {
                 receiving.keep();
             }
             return Ok(end);
@@ -248,7 +248,7 @@ impl<P: PayloadPath> Copy<P> {
         if number >= state.count.count() || state.unrequested.is_empty() {
             return None;
         }
-        if !state.in_segments {
+        if !self.in_segments {
             return Some(take(&mut state.unrequested).into());
         }
         let (mut segment, mut bytes) = (Vec::new(), 0);
@@ -368,7 +368,10 @@ impl<P: PayloadPath> Copy<P> {
         }
         *was_shared |= shares > 1;
         self.stored.came_beside(shares);
-        growth.step(&self.transfers, self.wanted.fetch, bytes, shares);
+        let due = growth.step(self.wanted.fetch, bytes, shares);
+        // The state machine may run on this thread, and the other connections must not wait for it.
+        drop(state);
+        due.into_iter().for_each(|event| self.transfers.events.send(event));
     }
 }
 
@@ -394,16 +397,17 @@ impl Growth {
         Self { received: 0, missing, shares: 0, told: None }
     }
 
-    fn step(&mut self, transfers: &Arc<Transfers>, fetch: FetchId, bytes: u64, shares: u16) {
+    /// Counts received bytes. Returns the report that is due.
+    fn step(&mut self, fetch: FetchId, bytes: u64, shares: u16) -> Option<Event> {
         self.shares = self.shares.max(shares);
         self.received += bytes;
         self.missing = self.missing.saturating_sub(bytes);
         let is_due = |told: Instant| told.elapsed() >= Duration::from_nanos(FETCH_PROGRESS_NS);
-        if self.missing > 0 && self.told.is_none_or(is_due) {
-            self.told = Some(Instant::now());
-            let (received, missing) = (self.received, self.missing);
-            let shares = take(&mut self.shares);
-            transfers.events.send(Event::FetchProgress { fetch, received, missing, shares });
+        if self.missing == 0 || !self.told.is_none_or(is_due) {
+            return None;
         }
+        self.told = Some(Instant::now());
+        let (received, missing, shares) = (self.received, self.missing, take(&mut self.shares));
+        Some(Event::FetchProgress { fetch, received, missing, shares })
     }
 }
