@@ -18,6 +18,7 @@ torch: Any = pytest.importorskip("torch", reason="needs PyTorch")
 import hoplite  # noqa: E402 - torch must be there
 import hoplite.torch as ht  # noqa: E402
 from hoplite.torch.weights.memory import element_sizes  # noqa: E402
+from support import eventually  # noqa: E402
 from torch_weights import SOON, Model, as_bytes, counting, same  # noqa: E402
 
 if TYPE_CHECKING:
@@ -192,6 +193,23 @@ def test_retain_deletes_versions_with_all_their_objects(clients: list[Client]) -
     assert {ref for ref in rows if ref.startswith("@")} == {ref for each in manifests for ref in each.refs()}
     with pytest.raises(hoplite.ObjectDeleted, match="many/3"):
         ht.fetch("many/3", client=clients[1], timeout=SOON)
+
+
+def test_retain_deletes_the_data_of_versions_that_an_owner_still_lists(
+    clients: list[Client], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lagging(self: Client, prefix: str, **options: Any) -> list[Any]:
+        seen.update((row["ref"], row) for row in exact(self, prefix, **options))
+        return list(seen.values())
+
+    seen: dict[str, Any] = {}
+    exact = hoplite.Client.directory
+    with monkeypatch.context() as patched:
+        patched.setattr(hoplite.Client, "directory", lagging)
+        for version in range(1, 6):
+            ht.publish(Model(version), f"late/{version}", retain=2, client=clients[0])
+    announced = ["late/.announced/4", "late/.announced/5"]
+    eventually(lambda: [row["ref"] for row in clients[0].directory("late/.announced/")] == announced)
 
 
 def test_retain_of_none_deletes_nothing(clients: list[Client]) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 LOOK_EVERY_S = 1.0
 
 
-def prune(client: Client, newest: Version, deadline: Deadline) -> None:
+def prune(client: Client, newest: Version, retain: int, deadline: Deadline) -> None:
     """Deletes what belongs to versions below the newest that do not exist.
 
     The versions themselves were deleted by `retain` of the put of the newest, or never existed since their publisher
@@ -32,6 +32,8 @@ def prune(client: Client, newest: Version, deadline: Deadline) -> None:
     rows = client.directory(newest.prefix, timeout=deadline.left())
     ends = [row["ref"][len(newest.prefix) :] for row in rows]
     complete = {int(end) for end in ends if end.isascii() and end.isdigit()}
+    # The put did not wait for its deletions, and an owner may still list them: only the newest versions were retained.
+    complete -= set(sorted(number for number in complete if number <= newest.number)[:-retain])
     retained: list[str] = []
     stale: list[str] = []
     for end in ends:

@@ -156,7 +156,7 @@ def publish(
     if rank == 0 and retain is not None:
         # The version exists even if the time is up. The next publication prunes the rest.
         with contextlib.suppress(Timeout):
-            prune(client, version, deadline)
+            prune(client, version, retain, deadline)
     ref = Ref(version.name, client)
     ref._replicas = writer.replicas
     return Publication(ref, version.number, sources.nbytes, writer.sent)
