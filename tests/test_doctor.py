@@ -15,7 +15,7 @@ from commands import run
 from fake_activity import FakeCluster
 from hoplite import __version__, tokens
 from hoplite.tools.doctor import Finding, cluster, host
-from hoplite.tools.doctor.facts import Facts, gather
+from hoplite.tools.doctor.facts import HUGE_PAGES, Facts, gather
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,7 +34,7 @@ def facts(**changed: Any) -> Facts:  # noqa: ANN401 - fields of Facts
     }
     limits = {"nofile": (1 << 20, 1 << 20), "fsize": (None, None), "as": (None, None)}
     good = {"kernel": "6.1.0-13-amd64", "limits": limits, "sysctls": sysctls}
-    return Facts(**{**good, "memory": 16 * GIB, "available": 12 * GIB, **changed})
+    return Facts(**{**good, "huge_pages": "advise", "memory": 16 * GIB, "available": 12 * GIB, **changed})
 
 
 def view(fake: FakeCluster) -> cluster.View:
@@ -51,6 +51,7 @@ def of_host(of: Facts) -> list[Finding]:
     return [
         host.kernel(of),
         host.shared_memory(of),
+        host.huge_pages(of),
         *host.limits(of),
         host.memory(of, GIB),
         *host.kernel_settings(of),
@@ -84,6 +85,24 @@ def test_what_is_wrong_with_a_host_is_found(changed: dict[str, Any], check: str,
     assert (found.check, found.level) == (check, level)
     assert found.fix is not None
     assert fix in found.fix
+
+
+@pytest.mark.parametrize("setting", ["never", "deny"])
+def test_a_host_without_huge_pages_gets_the_command_for_them(setting: str) -> None:
+    found = host.huge_pages(facts(huge_pages=setting))
+    assert (found.level, "pages of 4 KiB" in found.text) == ("ok", True)
+    assert found.fix is not None
+    assert "echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled" in found.fix
+
+
+def test_the_setting_of_huge_pages_is_read(tmp_path: Path) -> None:
+    assert gather(None, tmp_path).huge_pages is None
+    assert host.huge_pages(gather(None, tmp_path)).level == "unchecked"
+    file = tmp_path / HUGE_PAGES
+    file.parent.mkdir(parents=True)
+    for setting, line in [("advise", "always within_size [advise] never deny force"), ("always", "[always] never")]:
+        file.write_text(line + "\n")
+        assert gather(None, tmp_path).huge_pages == setting
 
 
 def test_settings_of_the_kernel_that_cannot_be_read_are_unchecked() -> None:

@@ -41,6 +41,9 @@ unsafe impl Sync for Mapping {}
 /// memory.
 const POPULATE_BYTES: usize = 4 << 20;
 
+/// Bytes of a huge page on x86-64, and on Arm with pages of 4 KiB.
+const HUGE_BYTES: u64 = 2 << 20;
+
 /// Bytes of new memory committed by one call: 64 MiB. For longer mappings, the available memory is read again after
 /// each call, because others also allocate during the second that a GiB takes.
 const COMMIT_BYTES: u64 = 64 << 20;
@@ -100,6 +103,8 @@ impl Mapping {
         };
         let fd = fs::memfd_create("hoplite", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
             .map_err(failed("memfd_create"))?;
+        fs::ftruncate(&fd, len).map_err(failed("ftruncate"))?;
+        let mapping = Self::map(&fd, len, true)?;
         for begin in (0..len).step_by(COMMIT_BYTES as usize) {
             let bytes = (len - begin).min(COMMIT_BYTES);
             if begin > 0 {
@@ -108,11 +113,11 @@ impl Mapping {
                     return Err(no_memory((begin + rest, limit)));
                 }
             }
+            mapping.request_huge_pages(begin, bytes);
             rustix::io::retry_on_intr(|| fs::fallocate(&fd, FallocateFlags::empty(), begin, bytes))
                 .map_err(failed("fallocate"))?;
         }
         fs::fcntl_add_seals(&fd, seals).map_err(failed("fcntl"))?;
-        let mapping = Self::map(&fd, len, true)?;
         if is_filled_here {
             mapping.populate();
         }
@@ -228,6 +233,23 @@ impl Mapping {
         let start =
             NonNull::new(start.cast::<u8>()).expect("the kernel maps nothing at address 0 unasked");
         Ok(Self { start, len, writable, extent: ExtentId(0), opened: Mutex::default() })
+    }
+
+    /// Allocates the whole blocks of a range as huge pages, if the host provides them for this memory: with
+    /// `shmem_enabled` set to `advise`, only to mappings that request them, and at the first access to a block.
+    ///
+    /// Without huge pages, this allocates the first small page of each block. A failure only costs time.
+    fn request_huge_pages(&self, begin: u64, bytes: u64) {
+        let whole = bytes / HUGE_BYTES * HUGE_BYTES;
+        let advise = |at: u64, len: u64, advice| {
+            let start = self.at(at).as_ptr().cast::<c_void>();
+            // SAFETY: the range is part of this mapping, and neither advice changes the contents.
+            let _ = unsafe { mm::madvise(start, len as usize, advice) };
+        };
+        advise(begin, whole, Advice::LinuxHugepage);
+        for block in (begin..begin + whole).step_by(HUGE_BYTES as usize) {
+            advise(block, PAGE_BYTES, Advice::LinuxPopulateWrite);
+        }
     }
 
     /// Populates the page table in a few calls instead of one fault per 4 KiB. A failure only costs time.

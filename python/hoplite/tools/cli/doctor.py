@@ -79,8 +79,8 @@ def _check(peer: str | None, socket: str | None, *, is_rate: bool) -> list[Findi
             unattached = [Finding("node", "problem", str(error), "Correct the setting, or select a node with --socket")]
         gathered = facts.gather(pid)
         of_settings, values = host.node_settings()
-        findings = [host.kernel(gathered), host.shared_memory(gathered), *host.limits(gathered)]
-        findings += [*host.kernel_settings(gathered), *of_settings]
+        findings = [host.kernel(gathered), host.shared_memory(gathered), host.huge_pages(gathered)]
+        findings += [*host.limits(gathered), *host.kernel_settings(gathered), *of_settings]
         if client is None:
             findings.append(host.memory(gathered, values["capacity"] if values is not None else None))
             if values is not None:

@@ -26,6 +26,9 @@ LIMITS = {
     "Max processes": "nproc",
 }
 
+# When memory files consist of huge pages.
+HUGE_PAGES = "sys/kernel/mm/transparent_hugepage/shmem_enabled"
+
 # Memory to try shared memory with.
 TRIAL_BYTES = 1 << 20
 
@@ -45,6 +48,7 @@ class Facts:
         available: memory that the host can give to programs, in bytes.
         group: the smallest memory limit of the control groups in bytes, and the path of that group; None without one.
         shared_memory: why shared memory does not work; None if it does.
+        huge_pages: when shared memory consists of huge pages, such as "never" or "advise"; None if that can't be read.
         process: the process that the limits apply to.
     """
 
@@ -55,6 +59,7 @@ class Facts:
     available: int = 0
     group: tuple[int, str] | None = None
     shared_memory: str | None = None
+    huge_pages: str | None = None
     process: str = "this shell"
 
 
@@ -77,6 +82,7 @@ def gather(pid: int | None, root: Path = Path("/")) -> Facts:
         available=meminfo.get("MemAvailable", 0),
         group=_group(proc, root),
         shared_memory=_try_shared_memory(),
+        huge_pages=_chosen(_read(root / HUGE_PAGES) or ""),
         process="this shell" if pid is None else f"the node (process {pid})",
     )
 
@@ -86,6 +92,12 @@ def _read(path: Path) -> str | None:
         return path.read_text().strip()
     except OSError:
         return None
+
+
+def _chosen(text: str) -> str | None:
+    """The word in brackets, as in "always [never]"."""
+    _, _, rest = text.partition("[")
+    return rest.partition("]")[0] or None
 
 
 def _pairs(path: Path) -> list[tuple[str, int]]:

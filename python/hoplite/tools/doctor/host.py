@@ -17,6 +17,7 @@ from hoplite.files import check_private
 from hoplite.settings import SettingsWarning
 from hoplite.tokens import read_tokens
 from hoplite.tools.doctor import Finding
+from hoplite.tools.doctor.facts import HUGE_PAGES
 from hoplite.tools.quantities import write_size
 
 if TYPE_CHECKING:
@@ -66,6 +67,16 @@ def shared_memory(facts: Facts) -> Finding:
             "Allow the call memfd_create: with Docker, remove --security-opt seccomp=FILE or add the call to FILE",
         )
     return Finding("shared memory", "ok", "memory files work; /dev/shm is not used")
+
+
+def huge_pages(facts: Facts) -> Finding:
+    """Judges whether objects get huge pages, which the kernel allocates in a fifth of the time."""
+    if facts.huge_pages is None:
+        return Finding("huge pages", "unchecked", f"/{HUGE_PAGES} can't be read")
+    if facts.huge_pages in ("never", "deny"):
+        text = "objects consist of pages of 4 KiB; with huge pages, new memory takes a fifth of the time"
+        return Finding("huge pages", "ok", text, f"Run as root, before the node starts: echo advise > /{HUGE_PAGES}")
+    return Finding("huge pages", "ok", f"objects get huge pages: shmem_enabled is {facts.huge_pages}")
 
 
 def limits(facts: Facts) -> list[Finding]:
