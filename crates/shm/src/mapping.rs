@@ -105,6 +105,7 @@ impl Mapping {
             .map_err(failed("memfd_create"))?;
         fs::ftruncate(&fd, len).map_err(failed("ftruncate"))?;
         let mapping = Self::map(&fd, len, true)?;
+        mapping.request_huge_pages();
         for begin in (0..len).step_by(COMMIT_BYTES as usize) {
             let bytes = (len - begin).min(COMMIT_BYTES);
             if begin > 0 {
@@ -113,7 +114,7 @@ impl Mapping {
                     return Err(no_memory((begin + rest, limit)));
                 }
             }
-            mapping.request_huge_pages(begin, bytes);
+            mapping.touch_blocks(begin, bytes);
             rustix::io::retry_on_intr(|| fs::fallocate(&fd, FallocateFlags::empty(), begin, bytes))
                 .map_err(failed("fallocate"))?;
         }
@@ -235,20 +236,28 @@ impl Mapping {
         Ok(Self { start, len, writable, extent: ExtentId(0), opened: Mutex::default() })
     }
 
-    /// Allocates the whole blocks of a range as huge pages, if the host provides them for this memory: with
-    /// `shmem_enabled` set to `advise`, only to mappings that request them, and at the first access to a block.
-    ///
-    /// Without huge pages, this allocates the first small page of each block. A failure only costs time.
-    fn request_huge_pages(&self, begin: u64, bytes: u64) {
-        let whole = bytes / HUGE_BYTES * HUGE_BYTES;
-        let advise = |at: u64, len: u64, advice| {
-            let start = self.at(at).as_ptr().cast::<c_void>();
-            // SAFETY: the range is part of this mapping, and neither advice changes the contents.
-            let _ = unsafe { mm::madvise(start, len as usize, advice) };
-        };
-        advise(begin, whole, Advice::LinuxHugepage);
-        for block in (begin..begin + whole).step_by(HUGE_BYTES as usize) {
-            advise(block, PAGE_BYTES, Advice::LinuxPopulateWrite);
+    /// Requests huge pages for this memory, of hosts with `shmem_enabled` set to `advise`. A failure only costs time.
+    fn request_huge_pages(&self) {
+        if self.len >= HUGE_BYTES {
+            // All of it, although the end may be less than a huge page: a mapping in two parts would count twice for
+            // `vm.max_map_count`.
+            // SAFETY: the range is this mapping's, and the advice does not change the contents.
+            let _ = unsafe {
+                mm::madvise(self.start.as_ptr().cast(), self.len as usize, Advice::LinuxHugepage)
+            };
+        }
+    }
+
+    /// Allocates the whole blocks of a range as huge pages, where the host provides them on request: at the first
+    /// access to a block, while `fallocate` would not. Elsewhere, this allocates the first small page of each block. A
+    /// failure only costs time.
+    fn touch_blocks(&self, begin: u64, bytes: u64) {
+        let end = begin + bytes / HUGE_BYTES * HUGE_BYTES;
+        for block in (begin..end).step_by(HUGE_BYTES as usize) {
+            let start = self.at(block).as_ptr().cast::<c_void>();
+            // SAFETY: the page is part of this mapping. Populating acts like touching it and does not change its
+            // contents.
+            let _ = unsafe { mm::madvise(start, PAGE_BYTES as usize, Advice::LinuxPopulateWrite) };
         }
     }
 
