@@ -36,7 +36,7 @@ use crate::{
     transfer::{
         receive,
         shared::Transfers,
-        streams::{Frame, ORDER_TIMEOUT, Piece, Streams},
+        streams::{Frame, ORDER_TIMEOUT, Piece, Stream, Streams},
     },
 };
 
@@ -90,7 +90,8 @@ pub(crate) fn start(folding: &Arc<Folding>, order: FoldOrder, target: Option<(In
     lock(&folding.stops).insert(key, stop);
     let sender = target.is_none().then(|| {
         let (sender, receiver) = mpsc::channel(window_frames(&order));
-        transfers.streams.put(key, receiver);
+        let ring = is_scattered(&order).then(|| order.result.clone());
+        transfers.streams.put(key, Stream { frames: receiver, ring });
         sender
     });
     let tasks = transfers.tasks.clone();
@@ -316,7 +317,7 @@ async fn local_partial(
     key: FoldKey,
     window: mpsc::Sender<Result<Piece, String>>,
 ) {
-    let Some(mut frames) = transfers.streams.take(key).await else {
+    let Some(Stream { mut frames, .. }) = transfers.streams.take(key).await else {
         let said = format!("no fold order arrived for position {} at this node", key.position);
         let _ = window.send(Err(said)).await;
         return;

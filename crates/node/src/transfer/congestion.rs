@@ -1,4 +1,4 @@
-//! Congestion control of payload connections.
+//! Congestion control of payload connections, and what the kernel buffers for them.
 //!
 //! BBR measures the path by sending almost nothing for 200 ms, every ten seconds of use, per
 //! connection. On a path whose round trip takes that long, this costs little. On a local network it
@@ -24,6 +24,17 @@ const LONG_US: u32 = 2_000;
 const REPLACEMENTS: [&str; 2] = ["cubic", "reno"];
 
 const BBR: &[u8] = b"bbr";
+
+/// Bytes that the kernel holds unsent for a connection: enough for a link of 100 Gbit/s while this
+/// process wakes, and little enough that [`super::turns`] decides what is sent next. The kernel
+/// alone would hold several MiB for each connection.
+const UNSENT_BYTES: u32 = 512 * 1024;
+
+/// Limits what the kernel holds unsent for accepted connections.
+pub(crate) fn limit_unsent(listener: &TcpListener) {
+    // Without it, transfers share the link equally.
+    let _ = SockRef::from(listener).set_tcp_notsent_lowat(UNSENT_BYTES);
+}
 
 /// Makes accepted connections start without BBR, if the kernel permits.
 pub(crate) fn begin_without_bbr(listener: &TcpListener) {

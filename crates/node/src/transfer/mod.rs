@@ -16,3 +16,4 @@ pub(crate) mod tcp;
 #[cfg(test)]
 mod tests;
 mod timeout;
+mod turns;

@@ -36,6 +36,7 @@ use super::{
     shared::{Serving, Transfers},
     streams::{Frame, ORDER_TIMEOUT, SendingCopy},
     timeout::TransferTimeout,
+    turns::{Kind, Taken, Turn},
 };
 use crate::{
     backing::Backing,
@@ -291,16 +292,18 @@ impl<'t, O: Outgoing> Sending<'_, 't, O> {
         ordered: bool,
         granted: &mut Option<Granted<'t>>,
     ) -> Result<End, LinkError> {
+        let transfers = self.transfers;
         if granted.as_ref().is_none_or(|granted| granted.instance != instance) {
             // Release the copy before: the next one may wait for its memory.
             *granted = None;
-            *granted = self.granted(id, instance, ordered).await?;
+            *granted = self.granted(id.clone(), instance, ordered).await?;
         }
         let Some(granted) = granted else { return Ok(End::Unavailable(Unavailable::NotHere)) };
         granted.is_complete = false;
         self.relayed = granted.serving.relayed;
+        let turn = ordered.then(|| transfers.streams.turns.add(self.node, id, Kind::Result));
         for range in ranges {
-            if !self.range(&granted.serving.stored, range.clone()).await? {
+            if !self.range(&granted.serving.stored, range.clone(), turn.as_ref()).await? {
                 return Ok(End::Unavailable(Unavailable::Dropped));
             }
         }
@@ -359,8 +362,14 @@ impl<'t, O: Outgoing> Sending<'_, 't, O> {
         }
     }
 
-    /// Sends a range of a copy. Returns false if the rest of the copy will not come.
-    async fn range(&mut self, stored: &StoredCopy, range: Range<u64>) -> Result<bool, LinkError> {
+    /// Sends a range of a copy, each batch when its turn comes. Returns false if the rest of the
+    /// copy will not come.
+    async fn range(
+        &mut self,
+        stored: &StoredCopy,
+        range: Range<u64>,
+        turn: Option<&Turn<'_>>,
+    ) -> Result<bool, LinkError> {
         let (Range { start: mut at, end }, len) = (range, stored.len());
         if at > end || end > len {
             let said = format!("a request for bytes {at} to {end} of {len}");
@@ -387,6 +396,7 @@ impl<'t, O: Outgoing> Sending<'_, 't, O> {
             let to =
                 if granted == most { batch.end } else { at + granted / self.frame * self.frame };
             self.credit.give_back(granted - (to - at));
+            let _turn = taken(turn).await;
             let Ok(bytes) = stored.bytes(at..to, &mut staging) else {
                 // The writer has reset the progress of an object that it has not sealed.
                 self.credit.give_back(to - at);
@@ -424,23 +434,27 @@ impl<'t, O: Outgoing> Sending<'_, 't, O> {
     async fn partial(&mut self, key: FoldKey) -> Result<End, LinkError> {
         let Self { transfers, transfer, .. } = *self;
         let streams = &transfers.streams;
-        let Some(mut frames) = self.wait(streams.take(key)).await? else {
+        let Some(mut stream) = self.wait(streams.take(key)).await? else {
             return Ok(End::Unavailable(Unavailable::Stopped));
         };
         let _sending = streams.sending();
+        let ring = stream.ring.clone();
+        let turn = ring.map(|result| streams.turns.add(self.node, result, Kind::Partial));
         let mut has_begun = false;
         // At most half of the window: the other half is granted again while this one is in flight.
-        let most = ((WINDOW_BYTES / 2 / self.frame) as usize).clamp(1, blocks::FRAMES_AT_ONCE);
+        // In a ring an older stream may have bytes meanwhile, and goes first.
+        let most = if turn.is_some() { FRAME_BYTES_MAX } else { WINDOW_BYTES / 2 };
+        let most = ((most / self.frame) as usize).clamp(1, blocks::FRAMES_AT_ONCE);
         let mut batch = Vec::with_capacity(most);
         loop {
             batch.clear();
             let most = if streams.is_short() { 1 } else { most };
-            match self.wait(frames.recv_many(&mut batch, most)).await {
+            match self.wait(stream.frames.recv_many(&mut batch, most)).await {
                 Ok(0) => return Ok(End::Unavailable(Unavailable::Stopped)),
                 Ok(_) => has_begun = true,
                 Err(error) => {
                     if !has_begun {
-                        streams.put_back(key, frames);
+                        streams.put_back(key, stream);
                     }
                     return Err(error);
                 }
@@ -448,6 +462,7 @@ impl<'t, O: Outgoing> Sending<'_, 't, O> {
             let pieces: Vec<_> = batch.iter().filter_map(Frame::bytes).collect();
             let length: u64 = pieces.iter().map(|(_, bytes)| bytes.len() as u64).sum();
             self.credit.take(length, length).await?;
+            let _turn = taken(turn.as_ref()).await;
             let headers = Headers { transfer, shares: streams.shares_out(), sums: None };
             self.outgoing.send(streams, &pieces, headers).await?;
             transfers.counters.bytes_partial.add(length);
@@ -462,6 +477,14 @@ impl<'t, O: Outgoing> Sending<'_, 't, O> {
     fn count(&self, bytes: u64) {
         self.transfers.network.traffic.sent(self.node, bytes);
         self.transfers.count_shared(bytes);
+    }
+}
+
+/// Waits for a turn; transfers outside a ring have none.
+async fn taken<'a>(turn: Option<&'a Turn<'_>>) -> Option<Taken<'a>> {
+    match turn {
+        Some(turn) => Some(turn.take().await),
+        None => None,
     }
 }
 

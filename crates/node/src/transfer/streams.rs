@@ -11,13 +11,14 @@ use std::{
 };
 
 use hoplite_proto::{
-    id::{Instance, NodeId},
+    id::{Instance, NodeId, ObjectId},
     limits::{FRAMES_BYTES, WINDOW_BYTES},
     message::FoldKey,
 };
 use hoplite_shm::Ready;
 use tokio::sync::{Notify, mpsc, watch};
 
+use super::turns::Turns;
 use crate::sync::{lock, until};
 
 /// A piece of the stream of a position.
@@ -115,14 +116,23 @@ pub(crate) const ORDER_TIMEOUT: Duration = Duration::from_secs(30);
 /// transfers that share its link in each direction.
 #[derive(Debug, Default)]
 pub(crate) struct Streams {
-    ready: Mutex<HashMap<FoldKey, mpsc::Receiver<Frame>>>,
+    ready: Mutex<HashMap<FoldKey, Stream>>,
     arrived: Notify,
     sending: Count,
     receiving: Count,
     /// The copies that are sent, by receiver and instance, and the connections of each.
     copies: Mutex<HashMap<(NodeId, Instance), (usize, Active)>>,
+    pub(super) turns: Turns,
     spare: Arc<Mutex<Spare>>,
     spared: Arc<Notify>,
+}
+
+/// The stream of a position.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    pub(crate) frames: mpsc::Receiver<Frame>,
+    /// The result of the ring that it belongs to, if it does.
+    pub(crate) ring: Option<ObjectId>,
 }
 
 /// Number of active transfers in one direction.
@@ -177,7 +187,7 @@ impl Drop for Active {
 
 impl Streams {
     /// Takes the stream of a position, waiting for its order; None if it does not arrive.
-    pub(crate) async fn take(&self, key: FoldKey) -> Option<mpsc::Receiver<Frame>> {
+    pub(crate) async fn take(&self, key: FoldKey) -> Option<Stream> {
         let taken = until(&self.arrived, || lock(&self.ready).remove(&key));
         tokio::time::timeout(ORDER_TIMEOUT, taken).await.ok()
     }
@@ -256,16 +266,16 @@ impl Streams {
     }
 
     /// Stores the stream of a position for its parent.
-    pub(crate) fn put(&self, key: FoldKey, stream: mpsc::Receiver<Frame>) {
+    pub(crate) fn put(&self, key: FoldKey, stream: Stream) {
         lock(&self.ready).insert(key, stream);
         self.arrived.notify_waiters();
     }
 
     /// Stores a stream again from which nothing was sent: its parent has closed that connection,
     /// and may request it on another.
-    pub(crate) fn put_back(&self, key: FoldKey, stream: mpsc::Receiver<Frame>) {
+    pub(crate) fn put_back(&self, key: FoldKey, stream: Stream) {
         // The fold of a closed stream has ended, and nothing would remove it.
-        if !stream.is_closed() {
+        if !stream.frames.is_closed() {
             self.put(key, stream);
         }
     }

@@ -14,6 +14,7 @@ use crate::{
     channel::Channel,
     frame,
     transfer::{
+        streams::Stream,
         tcp,
         tests::{INSTANCE, PEER, SOON, Scene, block, channels, fill, next},
     },
@@ -287,7 +288,7 @@ async fn stream_is_sent_to_its_end_or_reported_as_stopped() {
     let key = |position| FoldKey { reduce, epoch: 0, segment: 0, position };
     for (position, is_whole) in [(1, true), (2, false)] {
         let (sender, frames) = mpsc::channel(8);
-        streams.put(key(position), frames);
+        streams.put(key(position), Stream { frames, ring: None });
         for number in 0..2 {
             let mut bytes = streams.piece(BLOCK_BYTES as usize);
             bytes.copy_from_slice(&block(number));
@@ -316,7 +317,7 @@ async fn stream_of_which_nothing_was_sent_goes_to_the_next_connection() {
     let key =
         FoldKey { reduce: ReduceId { node: PEER, serial: 1 }, epoch: 0, segment: 0, position: 0 };
     let (window, frames) = mpsc::channel(1);
-    streams.put(key, frames);
+    streams.put(key, Stream { frames, ring: None });
     let mut first = Receiver::of(&scene).await;
     first.fetch(1, FetchTarget::Partial(key), WINDOW_BYTES, BLOCK_BYTES).await;
     // The fold has no frame yet: the receiver is notified that the request arrived.

@@ -31,7 +31,7 @@ use crate::{
         path::{Arrived, End, Headers, Incoming, Outgoing, PayloadPath, Request, Requests},
         receive,
         send::serve,
-        streams::{Frame, Streams},
+        streams::{Frame, Stream, Streams},
     },
 };
 
@@ -262,7 +262,7 @@ async fn growing_copy_arrives_with_its_digest() {
 async fn partial_stream_arrives_in_order() {
     let mut pair = Pair::new();
     let (frames, stream) = mpsc::channel(8);
-    pair.far.transfers.streams.put(key(), stream);
+    pair.far.transfers.streams.put(key(), Stream { frames: stream, ring: None });
     let (window, mut pieces) = mpsc::channel(8);
     let (near, path, part) = (pair.near.transfers.clone(), pair.path.clone(), 0..3 * BLOCK_BYTES);
     tokio::spawn(receive::partial(near, path, PEER, key(), part, BLOCK_BYTES, window));
@@ -277,6 +277,46 @@ async fn partial_stream_arrives_in_order() {
         assert_eq!(*pieces.recv().await.unwrap().unwrap(), *block(number));
     }
     assert!(pieces.recv().await.is_none());
+}
+
+/// Goal: the link carries the oldest part of a ring first, and the seats after it never wait.
+#[tokio::test(start_paused = true)]
+async fn younger_stream_of_a_ring_waits_for_the_older_one() {
+    let mut pair = Pair::new();
+    // Several batches, of which the window of the fold and the connection hold a few.
+    let count = 64;
+    let part = 0..count * BLOCK_BYTES;
+    let ring = Some(ObjectId::Minted { node: PEER, serial: 7 });
+    let (mut arriving, mut serving) = (Vec::new(), Vec::new());
+    for segment in 0..2 {
+        let (key, streams) = (FoldKey { segment, ..key() }, &pair.far.transfers.streams);
+        let (frames, stream) = mpsc::channel(count as usize + 1);
+        streams.put(key, Stream { frames: stream, ring: ring.clone() });
+        for number in 0..count {
+            let bytes = streams.piece(BLOCK_BYTES as usize);
+            frames.send(Frame::Bytes { offset: number * BLOCK_BYTES, bytes }).await.unwrap();
+        }
+        frames.send(Frame::End).await.unwrap();
+        let (window, pieces) = mpsc::channel(1);
+        let (near, path) = (pair.near.transfers.clone(), pair.path.clone());
+        tokio::spawn(receive::partial(near, path, PEER, key, part.clone(), BLOCK_BYTES, window));
+        serving.push(pair.serve().await);
+        arriving.push(pieces);
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+    }
+    let [old, young] = &mut arriving[..] else { unreachable!() };
+    for number in 0..count {
+        assert!(old.recv().await.unwrap().is_ok());
+        // The last batches are on their way.
+        if number < count / 2 {
+            assert!(young.is_empty(), "after {number} frames of the older stream");
+        }
+    }
+    for _ in 0..count {
+        assert!(young.recv().await.unwrap().is_ok());
+    }
 }
 
 #[tokio::test]
