@@ -32,8 +32,9 @@ def prune(client: Client, newest: Version, retain: int, deadline: Deadline) -> N
     rows = client.directory(newest.prefix, timeout=deadline.left())
     ends = [row["ref"][len(newest.prefix) :] for row in rows]
     complete = {int(end) for end in ends if end.isascii() and end.isdigit()}
-    # The put did not wait for its deletions, and an owner may still list them: only the newest versions were retained.
-    complete -= set(sorted(number for number in complete if number <= newest.number)[:-retain])
+    # The put did not wait for its deletions, and an owner may still list them.
+    doubtful = sorted(number for number in complete if number <= newest.number)[:-retain]
+    complete -= {number for number in doubtful if _read(client, f"{newest.prefix}{number}", deadline) is None}
     retained: list[str] = []
     stale: list[str] = []
     for end in ends:
@@ -90,7 +91,7 @@ def refs_of(client: Client, name: str, deadline: Deadline) -> list[str]:
 
 
 def _read(client: Client, name: str, deadline: Deadline) -> Manifest | None:
-    """Reads what an announcement has on data; returns None if it is gone or not valid.
+    """Reads what a manifest has on data; returns None if it is gone or not valid.
 
     Raises:
         Timeout: the time is up.
