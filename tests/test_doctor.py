@@ -87,12 +87,26 @@ def test_what_is_wrong_with_a_host_is_found(changed: dict[str, Any], check: str,
     assert fix in found.fix
 
 
-@pytest.mark.parametrize("setting", ["never", "deny"])
-def test_a_host_without_huge_pages_gets_the_command_for_them(setting: str) -> None:
-    found = host.huge_pages(facts(huge_pages=setting))
-    assert (found.level, "pages of 4 KiB" in found.text) == ("ok", True)
-    assert found.fix is not None
-    assert "echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled" in found.fix
+@pytest.mark.parametrize(
+    ("kernel", "setting", "level", "wanted"),
+    [
+        ("6.1.0", "never", "ok", "advise"),
+        ("6.1.0", "deny", "ok", "advise"),
+        ("6.1.0", "advise", "ok", None),
+        ("6.1.0", "within_size", "ok", None),
+        # It would give small objects huge pages too.
+        ("6.1.0", "always", "warning", "advise"),
+        # This kernel has no call by which a node can request them.
+        ("5.10.0", "advise", "ok", "within_size"),
+        ("5.10.0", "within_size", "ok", None),
+    ],
+)
+def test_a_host_gets_the_command_for_huge_pages(kernel: str, setting: str, level: str, wanted: str | None) -> None:
+    found = host.huge_pages(facts(kernel=kernel, huge_pages=setting))
+    assert found.level == level
+    command = f"echo {wanted} > /sys/kernel/mm/transparent_hugepage/shmem_enabled"
+    assert (found.fix or "").endswith(command if wanted else "")
+    assert (found.fix is None) == (wanted is None)
 
 
 def test_the_setting_of_huge_pages_is_read(tmp_path: Path) -> None:

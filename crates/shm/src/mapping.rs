@@ -257,7 +257,11 @@ impl Mapping {
             let start = self.at(block).as_ptr().cast::<c_void>();
             // SAFETY: the page is part of this mapping. Populating acts like touching it and does not change its
             // contents.
-            let _ = unsafe { mm::madvise(start, PAGE_BYTES as usize, Advice::LinuxPopulateWrite) };
+            if unsafe { mm::madvise(start, PAGE_BYTES as usize, Advice::LinuxPopulateWrite) }
+                .is_err()
+            {
+                return;
+            }
         }
     }
 

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 # The kernel needs seals that deny future writes, and io with descriptors of processes.
 KERNEL_MIN = (5, 4)
 
+# A node can request huge pages from this version on.
+KERNEL_OF_ADVICE = (5, 14)
+
 # docs/memory.md: higher values change nothing.
 FILES_ENOUGH = 16384
 FILES_MIN = 1024
@@ -48,13 +51,16 @@ CONNECT_S = 3.0
 
 def kernel(facts: Facts) -> Finding:
     """Judges the version of the kernel."""
-    numbers = re.findall(r"\d+", facts.kernel)
-    if tuple(map(int, numbers[:2])) < KERNEL_MIN:
+    if _version(facts.kernel) < KERNEL_MIN:
         least = ".".join(map(str, KERNEL_MIN))
         return Finding(
             "kernel", "problem", f"Linux {facts.kernel} is older than {least}", "Update the kernel: uname -r"
         )
     return Finding("kernel", "ok", f"Linux {facts.kernel}")
+
+
+def _version(kernel: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", kernel)[:2]))
 
 
 def shared_memory(facts: Facts) -> Finding:
@@ -70,13 +76,19 @@ def shared_memory(facts: Facts) -> Finding:
 
 
 def huge_pages(facts: Facts) -> Finding:
-    """Judges whether objects get huge pages, which the kernel allocates in a fifth of the time."""
-    if facts.huge_pages is None:
+    """Judges whether objects get huge pages, which the kernel allocates in a quarter of the time."""
+    setting = facts.huge_pages
+    if setting is None:
         return Finding("huge pages", "unchecked", f"/{HUGE_PAGES} can't be read")
-    if facts.huge_pages in ("never", "deny"):
-        text = "objects consist of pages of 4 KiB; with huge pages, new memory takes a fifth of the time"
-        return Finding("huge pages", "ok", text, f"Run as root, before the node starts: echo advise > /{HUGE_PAGES}")
-    return Finding("huge pages", "ok", f"objects get huge pages: shmem_enabled is {facts.huge_pages}")
+    wanted = "advise" if _version(facts.kernel) >= KERNEL_OF_ADVICE else "within_size"
+    fix = f"Run as root, before the node starts: echo {wanted} > /{HUGE_PAGES}"
+    if setting in ("always", "force"):
+        text = f"shmem_enabled is {setting}: small objects also take 2 MiB each, beyond the capacity of the store"
+        return Finding("huge pages", "warning", text, fix)
+    if setting in (wanted, "within_size"):
+        return Finding("huge pages", "ok", f"objects get huge pages: shmem_enabled is {setting}")
+    text = "objects consist of pages of 4 KiB; with huge pages, a put into new memory takes a quarter of the time"
+    return Finding("huge pages", "ok", text, fix)
 
 
 def limits(facts: Facts) -> list[Finding]:
