@@ -249,7 +249,6 @@ async fn begin(config: &NodeConfig, at: Option<SocketAddr>) -> Result<Begun, Err
     let listener = bound.map(|bound| listen_at(bound, said)).transpose();
     let listener = listener.inspect_err(|_| socket.iter().for_each(|socket| socket.remove()))?;
     listener.iter().for_each(congestion::begin_without_bbr);
-    listener.iter().for_each(congestion::limit_unsent);
     let (engine, kept) = assemble(config, identity, files, epoll);
     let shell = &engine.shell;
     let tasks = &shell.network.tasks;

@@ -25,15 +25,19 @@ const REPLACEMENTS: [&str; 2] = ["cubic", "reno"];
 
 const BBR: &[u8] = b"bbr";
 
-/// Bytes that the kernel holds unsent for a connection: enough for a link of 100 Gbit/s while this
-/// process wakes, and little enough that [`super::turns`] decides what is sent next. The kernel
-/// alone would hold several MiB for each connection.
+/// Bytes that the kernel holds unsent for a connection whose transfer takes turns with others, so
+/// that [`super::turns`] decides what is sent next. Otherwise it holds several MiB, which it also
+/// sends while this process is stopped.
 const UNSENT_BYTES: u32 = 512 * 1024;
 
-/// Limits what the kernel holds unsent for accepted connections.
-pub(crate) fn limit_unsent(listener: &TcpListener) {
+/// The kernel's own limit.
+const UNLIMITED: u32 = 0;
+
+/// Limits what the kernel holds unsent, or ends the limit.
+pub(super) fn limit_unsent(stream: &TcpStream, is_limited: bool) {
+    let bytes = if is_limited { UNSENT_BYTES } else { UNLIMITED };
     // Without it, transfers share the link equally.
-    let _ = SockRef::from(listener).set_tcp_notsent_lowat(UNSENT_BYTES);
+    let _ = SockRef::from(stream).set_tcp_notsent_lowat(bytes);
 }
 
 /// Makes accepted connections start without BBR, if the kernel permits.

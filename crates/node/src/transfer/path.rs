@@ -113,6 +113,10 @@ impl Headers<'_> {
 
 /// The sending end of a connection, for one transfer at a time.
 pub(crate) trait Outgoing: Send {
+    /// Sets whether the system holds only a little that is not sent: then several connections send
+    /// in the order of their writes, and a process that is stopped soon sends nothing.
+    fn limit_unsent(&mut self, is_limited: bool);
+
     /// Sends frames, each an offset and its bytes. `headers` makes the header of a frame from the
     /// bytes as they are sent: they are copied, into memory of `streams`, if they are encrypted or
     /// another process can write them.

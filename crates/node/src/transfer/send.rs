@@ -36,7 +36,7 @@ use super::{
     shared::{Serving, Transfers},
     streams::{Frame, ORDER_TIMEOUT, SendingCopy},
     timeout::TransferTimeout,
-    turns::{Kind, Taken, Turn},
+    turns::{Kind, TURNS_RATE_MAX, Taken, Turn},
 };
 use crate::{
     backing::Backing,
@@ -292,7 +292,6 @@ impl<'t, O: Outgoing> Sending<'_, 't, O> {
         ordered: bool,
         granted: &mut Option<Granted<'t>>,
     ) -> Result<End, LinkError> {
-        let transfers = self.transfers;
         if granted.as_ref().is_none_or(|granted| granted.instance != instance) {
             // Release the copy before: the next one may wait for its memory.
             *granted = None;
@@ -301,7 +300,7 @@ impl<'t, O: Outgoing> Sending<'_, 't, O> {
         let Some(granted) = granted else { return Ok(End::Unavailable(Unavailable::NotHere)) };
         granted.is_complete = false;
         self.relayed = granted.serving.relayed;
-        let turn = ordered.then(|| transfers.streams.turns.add(self.node, id, Kind::Result));
+        let turn = self.turn(ordered.then_some(id), Kind::Result);
         for range in ranges {
             if !self.range(&granted.serving.stored, range.clone(), turn.as_ref()).await? {
                 return Ok(End::Unavailable(Unavailable::Dropped));
@@ -438,8 +437,7 @@ impl<'t, O: Outgoing> Sending<'_, 't, O> {
             return Ok(End::Unavailable(Unavailable::Stopped));
         };
         let _sending = streams.sending();
-        let ring = stream.ring.clone();
-        let turn = ring.map(|result| streams.turns.add(self.node, result, Kind::Partial));
+        let turn = self.turn(stream.ring.clone(), Kind::Partial);
         let mut has_begun = false;
         // At most half of the window: the other half is granted again while this one is in flight.
         // In a ring an older stream may have bytes meanwhile, and goes first.
@@ -471,6 +469,16 @@ impl<'t, O: Outgoing> Sending<'_, 't, O> {
                 return Ok(End::Complete);
             }
         }
+    }
+
+    /// The place of a transfer among those of its ring, if one of them alone fills the link.
+    fn turn(&mut self, ring: Option<ObjectId>, kind: Kind) -> Option<Turn<'t>> {
+        let link = &self.transfers.link;
+        let is_filled = link.connections() == 1 && link.link().bytes_per_second <= TURNS_RATE_MAX;
+        let add = |result| self.transfers.streams.turns.add(self.node, result, kind);
+        let turn = ring.filter(|_| is_filled).map(add);
+        self.outgoing.limit_unsent(turn.is_some());
+        turn
     }
 
     /// Counts sent bytes.

@@ -190,12 +190,13 @@ pub(crate) struct TcpRequests {
 pub(crate) struct TcpOutgoing {
     stream: OwnedWriteHalf,
     seal: Seal,
+    is_limited: bool,
 }
 
 /// Splits a connection that a receiver opened.
 pub(crate) fn split(Channel { stream, seal, open }: Channel) -> (TcpRequests, TcpOutgoing) {
     let (reader, writer) = stream.into_split();
-    (TcpRequests { stream: reader, open }, TcpOutgoing { stream: writer, seal })
+    (TcpRequests { stream: reader, open }, TcpOutgoing { stream: writer, seal, is_limited: false })
 }
 
 impl Requests for TcpRequests {
@@ -221,13 +222,20 @@ impl TcpOutgoing {
 }
 
 impl Outgoing for TcpOutgoing {
+    fn limit_unsent(&mut self, is_limited: bool) {
+        if self.is_limited != is_limited {
+            self.is_limited = is_limited;
+            congestion::limit_unsent(self.stream.as_ref(), is_limited);
+        }
+    }
+
     async fn send(
         &mut self,
         streams: &Streams,
         frames: &[(u64, Ready<'_>)],
         headers: Headers<'_>,
     ) -> Result<(), LinkError> {
-        let Self { stream, seal } = self;
+        let Self { stream, seal, .. } = self;
         Ok(blocks::write(stream, seal, streams, frames, headers).await?)
     }
 

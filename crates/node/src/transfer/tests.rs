@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, Weak};
 use hoplite_proto::{
     id::{Instance, NodeId},
     limits::BLOCK_BYTES,
+    link::Link,
     members::Member,
     node::Event,
     wire::FrameKind,
@@ -21,7 +22,7 @@ use super::shared::Transfers;
 use crate::{
     backing::Backing,
     channel::{self, Channel},
-    config::{LINK_ASSUMED, NodeConfig},
+    config::NodeConfig,
     counters::Counters,
     engine::{
         event_sender::{EventSender, HandleEvent, QueuedEvent},
@@ -51,6 +52,8 @@ pub(super) const SOON: std::time::Duration = std::time::Duration::from_secs(20);
 
 /// The peer node.
 pub(super) const PEER: NodeId = NodeId(9);
+/// One stream fills it.
+const LINK: Link = Link { latency_ns: 50_000, bytes_per_second: 125_000_000 };
 pub(super) const INSTANCE: Instance = Instance { node: PEER, serial: 7 };
 
 /// A fake state machine, which forwards reported events to the test.
@@ -98,7 +101,7 @@ impl Scene {
             traffic: Traffic::default(),
             survey,
             events: events.clone(),
-            link: Arc::new(LinkMeter::new(events, LINK_ASSUMED)),
+            link: Arc::new(LinkMeter::new(events, LINK)),
             tasks,
         };
         let peer = Member { id: PEER, ..member };
