@@ -39,7 +39,7 @@ unsafe impl Sync for Mapping {}
 
 /// Bytes whose pages one call populates: a few milliseconds, during which no thread of the process can map or unmap
 /// memory.
-const POPULATE_BYTES: usize = 4 << 20;
+const POPULATE_BYTES: u64 = 4 << 20;
 
 /// Bytes of a huge page on x86-64, and on Arm with pages of 4 KiB.
 const HUGE_BYTES: u64 = 2 << 20;
@@ -236,45 +236,39 @@ impl Mapping {
         Ok(Self { start, len, writable, extent: ExtentId(0), opened: Mutex::default() })
     }
 
-    /// Requests huge pages for this memory, of hosts with `shmem_enabled` set to `advise`. A failure only costs time.
+    /// Requests huge pages for this memory, of hosts with `shmem_enabled` set to `advise`.
     fn request_huge_pages(&self) {
         if self.len >= HUGE_BYTES {
             // All of it, although the end may be less than a huge page: a mapping in two parts would count twice for
             // `vm.max_map_count`.
-            // SAFETY: the range is this mapping's, and the advice does not change the contents.
-            let _ = unsafe {
-                mm::madvise(self.start.as_ptr().cast(), self.len as usize, Advice::LinuxHugepage)
-            };
+            let _ = self.advise(0, self.len, Advice::LinuxHugepage);
         }
     }
 
     /// Allocates the whole blocks of a range as huge pages, where the host provides them on request: at the first
-    /// access to a block, while `fallocate` would not. Elsewhere, this allocates the first small page of each block. A
-    /// failure only costs time.
+    /// access to a block, while `fallocate` would not. Elsewhere, this allocates the first small page of each block.
     fn touch_blocks(&self, begin: u64, bytes: u64) {
         let end = begin + bytes / HUGE_BYTES * HUGE_BYTES;
-        for block in (begin..end).step_by(HUGE_BYTES as usize) {
-            let start = self.at(block).as_ptr().cast::<c_void>();
-            // SAFETY: the page is part of this mapping. Populating acts like touching it and does not change its
-            // contents.
-            if unsafe { mm::madvise(start, PAGE_BYTES as usize, Advice::LinuxPopulateWrite) }
-                .is_err()
-            {
-                return;
-            }
+        let touch = |block| self.advise(block, PAGE_BYTES, Advice::LinuxPopulateWrite);
+        // An old kernel refuses each.
+        let _ = (begin..end).step_by(HUGE_BYTES as usize).try_for_each(touch);
+    }
+
+    /// Populates the page table in a few calls instead of one fault per 4 KiB.
+    fn populate(&self) {
+        for begin in (0..self.len).step_by(POPULATE_BYTES as usize) {
+            let len = (self.len - begin).min(POPULATE_BYTES);
+            let _ = self.advise(begin, len, Advice::LinuxPopulateWrite);
         }
     }
 
-    /// Populates the page table in a few calls instead of one fault per 4 KiB. A failure only costs time.
-    fn populate(&self) {
-        for begin in (0..self.len).step_by(POPULATE_BYTES) {
-            let len = (self.len - begin).min(POPULATE_BYTES as u64) as usize;
-            // SAFETY: `begin` is inside the mapping.
-            let start = unsafe { self.start.as_ptr().add(begin as usize) }.cast::<c_void>();
-            // SAFETY: the range is part of this mapping. Populating acts like touching each page and does not change
-            // the contents.
-            let _ = unsafe { mm::madvise(start, len, Advice::LinuxPopulateWrite) };
-        }
+    /// Gives the kernel advice that changes no contents: to use huge pages, or to populate a range, which acts like
+    /// touching each page. A failure only costs time.
+    fn advise(&self, begin: u64, len: u64, advice: Advice) -> Result<(), Errno> {
+        debug_assert!(matches!(advice, Advice::LinuxHugepage | Advice::LinuxPopulateWrite));
+        assert!(len <= self.len - begin, "{len} bytes from {begin} on of {}", self.len);
+        // SAFETY: the range was just checked to lie in the mapping, and such advice does not change its contents.
+        unsafe { mm::madvise(self.at(begin).as_ptr().cast::<c_void>(), len as usize, advice) }
     }
 }
 

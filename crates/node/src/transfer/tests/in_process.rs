@@ -288,7 +288,7 @@ async fn younger_stream_of_a_ring_waits_for_the_older_one() {
     for connections in [1, 2] {
         let mut pair = Pair::new();
         pair.far.transfers.link.connections_proved(connections);
-        // Several batches, of which the window of the fold and the connection hold a few.
+        // Several batches: the window of the fold and the connection hold fewer.
         let count = 64;
         let (mut arriving, mut serving) = (Vec::new(), Vec::new());
         for segment in 0..2 {
