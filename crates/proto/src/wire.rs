@@ -352,7 +352,8 @@ pub struct Fetch {
     pub credit: u64,
     /// Frame size in bytes, counted from the beginning of each range; a whole number of blocks.
     pub frame: u32,
-    /// Whether the receiver may request more of the same copy on this connection right afterwards.
+    /// Whether the receiver has not yet requested all that it wants of this copy: more may follow
+    /// right afterwards, on this connection or on another.
     pub more: bool,
 }
 

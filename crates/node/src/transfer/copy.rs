@@ -82,6 +82,13 @@ struct State {
     was_shared: bool,
 }
 
+/// Bytes that one connection requests at once.
+struct Part {
+    ranges: Vec<Range<u64>>,
+    /// Whether other bytes of the copy are not requested yet.
+    more: bool,
+}
+
 /// Receives the missing bytes of a copy. `taken` are its ranges in memory.
 pub(super) async fn receive<P: PayloadPath>(
     transfers: &Arc<Transfers>,
@@ -187,10 +194,10 @@ async fn on_several<P: PayloadPath>(copy: &Arc<Copy<P>>) -> Result<End, LinkErro
 
 /// Receives requests of a copy on a connection until there are none for it.
 async fn connection<P: PayloadPath>(copy: Arc<Copy<P>>, number: u16) -> Result<End, LinkError> {
-    let Some(mut ranges) = copy.next_request(number) else { return Ok(End::Complete) };
+    let Some(mut part) = copy.next_part(number) else { return Ok(End::Complete) };
     let (transfers, source) = (&copy.transfers, copy.wanted.source);
     let mut credit = CreditWindow::new(transfers.events.now(), transfers.link.link().latency_ns);
-    let fetch = copy.fetch(&ranges, credit.window());
+    let fetch = copy.fetch(&part, credit.window());
     let beginning = Receiving::begin(transfers, &*copy.path, source, &fetch);
     let mut receiving = if number == 0 {
         beginning.await?
@@ -198,17 +205,17 @@ async fn connection<P: PayloadPath>(copy: Arc<Copy<P>>, number: u16) -> Result<E
         begun
     } else {
         debug!(%source, number, "no further connection for a large object");
-        copy.not_opened(number, ranges);
+        copy.not_opened(number, part.ranges);
         return Ok(End::Complete);
     };
     let _open = Open::new(&copy.state);
     loop {
-        let (next, granted) = (copy.next_request(number), credit.window());
+        let (next, granted) = (copy.next_part(number), credit.window());
         let ahead = match &next {
             Some(next) => Some(receiving.request_next(&copy.fetch(next, granted)).await?),
             None => None,
         };
-        let end = copy.arrive(&mut receiving, &mut credit, ranges).await?;
+        let end = copy.arrive(&mut receiving, &mut credit, part.ranges).await?;
         if !matches!(end, End::Complete) {
             if !copy.in_segments {
                 receiving.keep();
@@ -221,7 +228,7 @@ async fn connection<P: PayloadPath>(copy: Arc<Copy<P>>, number: u16) -> Result<E
         };
         receiving.follow(transfer);
         credit.follow(granted);
-        ranges = next;
+        part = next;
     }
 }
 
@@ -243,15 +250,15 @@ impl Drop for Open<'_> {
 
 impl<P: PayloadPath> Copy<P> {
     /// Takes the bytes of a request, if this connection is still to be used.
-    fn next_request(&self, number: u16) -> Option<Vec<Range<u64>>> {
+    fn next_part(&self, number: u16) -> Option<Part> {
         let mut state = lock(&self.state);
         if number >= state.count.count() || state.unrequested.is_empty() {
             return None;
         }
         if !self.in_segments {
-            return Some(take(&mut state.unrequested).into());
+            return Some(Part { ranges: take(&mut state.unrequested).into(), more: false });
         }
-        let (mut segment, mut bytes) = (Vec::new(), 0);
+        let (mut ranges, mut bytes) = (Vec::new(), 0);
         while bytes < SEGMENT_BYTES
             && let Some(range) = state.unrequested.pop_front()
         {
@@ -260,9 +267,9 @@ impl<P: PayloadPath> Copy<P> {
                 state.unrequested.push_front(end..range.end);
             }
             bytes += end - range.start;
-            segment.push(range.start..end);
+            ranges.push(range.start..end);
         }
-        Some(segment)
+        Some(Part { ranges, more: !state.unrequested.is_empty() })
     }
 
     /// Leaves the bytes of a request to the other connections: this one could not be opened.
@@ -272,13 +279,12 @@ impl<P: PayloadPath> Copy<P> {
         state.count.limit(number);
     }
 
-    fn fetch(&self, ranges: &[Range<u64>], credit: u64) -> Fetch {
+    fn fetch(&self, part: &Part, credit: u64) -> Fetch {
         let (id, RangeSource { of, start }) = (self.wanted.id.clone(), self.at);
-        let ranges = ranges.iter().map(|range| start + range.start..start + range.end).collect();
+        let ranges = part.ranges.iter().map(|it| start + it.start..start + it.end).collect();
         let ordered = self.wanted.in_parts;
         let what = FetchTarget::Copy { id, instance: of, ranges, ordered };
-        let more = !lock(&self.state).unrequested.is_empty();
-        Fetch { what, credit, frame: self.frame as u32, more }
+        Fetch { what, credit, frame: self.frame as u32, more: part.more }
     }
 
     /// Observes the transfer, and returns the number of connections to use.

@@ -200,8 +200,9 @@ pub(super) async fn serve(
                 sending.partial(key).await?
             }
         };
-        if !fetch.more {
-            granted = None;
+        if !fetch.more && granted.take().is_some() && matches!(end, End::Complete) {
+            // A receiver announces the end of a copy once, on one of its connections.
+            transfers.counters.serves.add(1);
         }
         sending.outgoing.end(transfer, &end).await?;
         if fetch.more && !matches!(end, End::Complete) {
@@ -216,18 +217,8 @@ pub(super) async fn serve(
 struct Granted<'a> {
     instance: Instance,
     serving: Serving,
-    /// Whether the last request is complete.
-    is_complete: bool,
-    request: ServeRequest<'a>,
-    sending: SendingCopy<'a>,
-}
-
-impl Drop for Granted<'_> {
-    fn drop(&mut self) {
-        if self.is_complete && self.sending.is_last() {
-            self.request.transfers.counters.serves.add(1);
-        }
-    }
+    _request: ServeRequest<'a>,
+    _sending: SendingCopy<'a>,
 }
 
 /// A transfer requested from the state machine. Dropping this reports its end: it is complete, or
@@ -298,7 +289,6 @@ impl<'t, O: Outgoing> Sending<'_, 't, O> {
             *granted = self.granted(id.clone(), instance, ordered).await?;
         }
         let Some(granted) = granted else { return Ok(End::Unavailable(Unavailable::NotHere)) };
-        granted.is_complete = false;
         self.relayed = granted.serving.relayed;
         let turn = self.turn(ordered.then_some(id), Kind::Result);
         for range in ranges {
@@ -306,7 +296,6 @@ impl<'t, O: Outgoing> Sending<'_, 't, O> {
                 return Ok(End::Unavailable(Unavailable::Dropped));
             }
         }
-        granted.is_complete = true;
         Ok(End::Complete)
     }
 
@@ -332,8 +321,8 @@ impl<'t, O: Outgoing> Sending<'_, 't, O> {
             request.is_refused = true;
             return Ok(None);
         };
-        let sending = transfers.streams.sending_copy(self.node, instance);
-        Ok(Some(Granted { instance, serving, is_complete: false, request, sending }))
+        let _sending = transfers.streams.sending_copy(self.node, instance);
+        Ok(Some(Granted { instance, serving, _request: request, _sending }))
     }
 
     /// Waits for something independent of the receiver, and reports to it that this end waits while

@@ -156,13 +156,6 @@ pub(crate) struct SendingCopy<'a> {
     key: (NodeId, Instance),
 }
 
-impl SendingCopy<'_> {
-    /// Whether no other connection sends the copy.
-    pub(crate) fn is_last(&self) -> bool {
-        lock(&self.streams.copies).get(&self.key).is_some_and(|(connections, _)| *connections == 1)
-    }
-}
-
 impl Drop for SendingCopy<'_> {
     fn drop(&mut self) {
         let mut copies = lock(&self.streams.copies);

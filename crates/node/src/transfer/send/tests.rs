@@ -203,6 +203,14 @@ async fn requests_ahead_are_served_in_turn() {
     receiver.expect_blocks(0..1).await;
     receiver.expect_end().await;
     is_over(&mut scene, other).await;
+    assert_eq!(scene.transfers.counters.values().serves, 1, "a pause is not the end of a copy");
+    receiver.fetch(4, blocks(1..5), 4 * BLOCK_BYTES, BLOCK_BYTES).await;
+    let again = asked(&mut scene).await;
+    scene.transfers.grant_serve(again, INSTANCE, false);
+    receiver.expect_blocks(1..5).await;
+    receiver.expect_end().await;
+    is_over(&mut scene, again).await;
+    assert_eq!(scene.transfers.counters.values().serves, 2);
 }
 
 #[tokio::test]
