@@ -293,6 +293,8 @@ def test_a_deletion_fails_pending_gets(crew: Crew) -> None:
     gets = [Later(client.get, crew.name(), timeout=SOON) for client in crew.clients]
     gets.append(Later(crew.getter.get, crew.name(), out=np.zeros(LARGE, "float32"), timeout=SOON))
     eventually(lambda: sum(node.client().status()["waiting"] for node in crew.nodes) >= 4)
+    # The owner of the name knows every node that waits: an unknown one would wait for the next object of this name.
+    eventually(lambda: len(crew.getter.locations(crew.name())) == len(crew.nodes))
     crew.getter.delete(crew.name())
     for get in gets:
         with pytest.raises(hoplite.ObjectDeleted):

@@ -104,7 +104,8 @@ TEST_P(Contract, a_deletion_fails_pending_gets) {
         gets.push_back(std::async(std::launch::async, [verbs, object] { (void)verbs->get(object); }));
     }
     gets.push_back(std::async(std::launch::async, [&] { getter->get_into(object, out); }));
-    eventually([&] { return waiting() >= 4; });
+    // The owner of the name knows every node that waits: an unknown one would wait for the next object of this name.
+    eventually([&] { return waiting() >= 4 && getter->locations(object).size() == node_count; });
     getter->del(object);
     for (auto& get : gets) fails<hoplite::ObjectDeleted>([&] { get.get(); }, {object.c_str()});
     buffer.discard();
