@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, cast
@@ -16,7 +17,7 @@ torch: Any = pytest.importorskip("torch", reason="needs PyTorch")
 
 import hoplite  # noqa: E402 - torch must be there
 import hoplite.torch as ht  # noqa: E402
-from hoplite.torch.weights import names, ordering, transfer  # noqa: E402
+from hoplite.torch.weights import names, ordering, placing, transfer  # noqa: E402
 from hoplite.torch.weights.manifest import Entry, Extent, Manifest, Source  # noqa: E402
 from torch_weights import SOON, counting, same  # noqa: E402
 
@@ -220,6 +221,38 @@ def test_a_delta_sends_the_blocks_that_changed(clients: list[Client], monkeypatc
         ht.fetch("policy/", into=into, after=got, client=clients[1], timeout=SOON)
     assert sum(sizes) == 2 * (64 << 10)
     same(into, tensors)
+
+
+@pytest.mark.parametrize("stage", [False, True])
+def test_what_changed_of_a_tensor_in_other_strides_is_copied(clients: list[Client], *, stage: bool) -> None:
+    """Its blocks are pieces of rows, also if the receiver has columns, and no other bytes come."""
+    tensors = {"turned": counting((700, 1000)), "columns": counting((500, 600), torch.bfloat16), "w": counting((99,))}
+    ht.publish(tensors, "policy/1", client=clients[0])
+    layout = {"turned": ..., "columns": (ALL, slice(100, 250)), "w": ...}
+    into = {"turned": torch.zeros(1000, 700).t(), "columns": torch.zeros(500, 150), "w": torch.zeros(99)}
+    options: dict[str, Any] = {"into": into, "layout": layout, "dtype": torch.float32, "client": clients[1]}
+    got = ht.fetch("policy/", timeout=SOON, **options)
+    for version in (2, 3):
+        for tensor in tensors.values():
+            tensor[10 * version : 20 * version, ...] += version
+        ht.publish(tensors, f"policy/{version}", base=f"policy/{version - 1}", client=clients[0])
+        got = ht.fetch("policy/", after=got, stage=stage, timeout=SOON, **options)
+        if stage:
+            got.switch()
+            got = got.weights
+        columns = tensors["columns"][:, 100:250].float()
+        same(into, {"turned": tensors["turned"], "columns": columns, "w": tensors["w"]})
+
+
+def test_boxes_are_the_elements_of_a_range_in_order() -> None:
+    for shape in ((7,), (3, 5), (4, 1, 6), (1, 1, 9), (3, 4, 5, 2)):
+        numbers = torch.arange(math.prod(shape)).reshape(shape)
+        for begin in range(numbers.numel()):
+            for end in range(begin + 1, numbers.numel() + 1):
+                boxes = list(placing._boxes(shape, begin, end))
+                found = [number for box in boxes for number in numbers[tuple(slice(*each) for each in box)].flatten()]
+                assert found == list(range(begin, end))
+                assert len(boxes) <= 2 * len(shape)
 
 
 def test_a_delta_stages_only_what_changed(clients: list[Client]) -> None:

@@ -1,7 +1,7 @@
 """Copies of received bytes into tensors: which bytes of the flat space each tensor needs, and where they go.
 
-Bytes arrive in any pieces. A tensor that is not contiguous, or of which a receiver wants a box that is not whole rows,
-is copied when all its bytes are here. Does not know clients.
+Bytes arrive in any pieces, and those of what changed are not whole tensors. A piece of a tensor that is not contiguous,
+or of which a receiver wants a box that is not whole rows, is copied as a few boxes. Does not know clients.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hoplite.torch.weights.memory import Typed, carrier, copy_all, copyable, ele
 from hoplite.torch.weights.modes import copying
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from hoplite.torch.weights.manifest import Entry, Manifest
 
@@ -115,7 +115,6 @@ class Placement:
         self._devices = {target.out.device for target in self._targets} - {torch.device("cpu")}
         self.keeps_objects = stages and not self._devices
         self._pinned: Any = None
-        self._rests: dict[int, tuple[Typed, list[int]]] = {}
         self._staged: tuple[list[Any], list[Any]] = ([], [])
 
     def ranges(self) -> list[tuple[int, int]]:
@@ -206,15 +205,12 @@ class Placement:
                 outs.append(out.view(-1)[place : place + count])
                 values.append(source.view(dtype, item, (count,), (1,), start + begin - at))
                 continue
-            rest, missing = self._rests.setdefault(index, _rest(target))
-            piece = source.data[start + begin - at : start + end - at]
-            copy_all([rest.data[begin - target.first : end - target.first]], [piece])
-            missing[0] -= end - begin
-            if not missing[0]:
-                del self._rests[index]
-                value = rest.view(dtype, item, shape, stride, 0)
-                outs.append(out)
-                values.append(value if inner is None else value[(slice(None), *inner)])
+            place = start + begin - at
+            for box in _boxes(shape, (begin - target.first) // item, (end - target.first) // item):
+                lengths = tuple(high - low for low, high in box)
+                value = source.view(dtype, item, lengths, strides(lengths), place)
+                place += math.prod(lengths) * item
+                _pair(target, box, value, outs, values)
 
     def _first_after(self, at: int) -> int:
         """Index of the first target that can have bytes from here on."""
@@ -224,9 +220,38 @@ class Placement:
         return index
 
 
-def _rest(target: Target) -> tuple[Typed, list[int]]:
-    nbytes = target.last - target.first
-    return Typed(torch.empty(nbytes, dtype=torch.uint8, device="cpu")), [nbytes]
+def _boxes(shape: tuple[int, ...], begin: int, end: int) -> Iterator[Box]:
+    """Yields boxes that are a range of the elements of a shape, in order: at most two for each axis, and one.
+
+    Args:
+        shape: the shape.
+        begin: first element, of a contiguous tensor.
+        end: the last one, exclusive; it is behind the first.
+    """
+    row = math.prod(shape[1:])
+    first, last = -(-begin // row), end // row
+    if begin % row:
+        at = begin // row
+        yield from ([(at, at + 1), *box] for box in _boxes(shape[1:], begin % row, min(end - at * row, row)))
+    if first < last:
+        yield [(first, last), *((0, length) for length in shape[1:])]
+    if end % row and last >= first:
+        yield from ([(last, last + 1), *box] for box in _boxes(shape[1:], 0, end % row))
+
+
+def _pair(target: Target, box: Box, value: Any, outs: list[Any], values: list[Any]) -> None:
+    """Appends the copy of a box of a target, as far as it is wanted."""
+    inner = target.inner or tuple(slice(0, length) for length in target.shape[1:])
+    wanted = [(0, target.shape[0]), *((at.start, at.stop) for at in inner)]
+    common = [(max(a, b), min(c, d)) for (a, c), (b, d) in zip(box, wanted, strict=True)]
+    if all(low < high for low, high in common):
+        outs.append(target.out[_slices(common, wanted)])
+        values.append(value[_slices(common, box)])
+
+
+def _slices(part: Box, whole: Box) -> tuple[slice, ...]:
+    """The place of a box in one that contains it."""
+    return tuple(slice(low - start, high - start) for (low, high), (start, _) in zip(part, whole, strict=True))
 
 
 def _target(entry: Entry, out: Any, box: Box | None) -> Target | None:
@@ -244,7 +269,7 @@ def _target(entry: Entry, out: Any, box: Box | None) -> Target | None:
     ]
     if any(start >= stop for start, stop in common):
         return None
-    out = out[tuple(slice(low - start, high - start) for (low, high), (start, _) in zip(common, wanted, strict=True))]
+    out = out[_slices(common, wanted)]
     here = [(low - first, high - first) for (low, high), first in zip(common, begin, strict=True)]
     (low, high), *others = here or [(0, 1)]
     row = math.prod(shape[1:]) * item
