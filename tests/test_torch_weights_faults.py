@@ -365,7 +365,7 @@ def written(node: Node, tensors: dict[str, Any], name: str, base: str | None = N
     with node.client() as client:
         sources = Sources(tensors)
         writer = Writer(client, Version.of(name), sources, 0, 1, 1, Deadline(SOON))
-        writer.write(8 << 20, digest=False, base=None if base is None else Version.of(base), encode=None)
+        writer.write(8 << 20, digest=False, base=None if base is None else Version.of(base))
         yield writer
 
 

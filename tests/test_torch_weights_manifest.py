@@ -91,7 +91,11 @@ def test_data_follows_the_texts() -> None:
         lambda data, _: data["extents"][0].__setitem__(3, 32),
         lambda data, _: data["extents"][0].__setitem__(1, 0),
         lambda data, _: data["extents"][0].pop(),
-        lambda data, _: data.update(patches=["0123456789abcdef", []]),
+        lambda data, _: data.update(patches=["0123456789abcdef", [[7, "@1", 8, None]]]),
+        lambda data, _: data.update(patches=["0123456789abcdef", [[0, "@1", 8, None], [0, "@2", 8, None]]]),
+        lambda data, _: data.update(patches=["0123456789abcdef", [[0, "", 8, None]]]),
+        lambda data, _: data.update(patches=["0123456789abcdef", [["@1", 8, None]]]),
+        lambda data, _: data.update(patches=["01", []]),
         lambda _, tensors: tensors["names"].__setitem__(1, "w"),
         lambda _, tensors: tensors["names"].__setitem__(1, 5),
         lambda _, tensors: tensors["names"].pop(),
@@ -169,7 +173,7 @@ def test_many_rows_survive_a_round_trip() -> None:
     sources = [Source(f"@{index:032x}", 64, None if index % 2 else "ab" * 32) for index in range(5000)]
     extents = [Extent(64 * index, 64, index, 0) for index in range(5000)]
     entries = [Entry(f"w{index}", "uint8", (8, 8), 64 * index, 64, (8, 0), (16, 8)) for index in range(5000)]
-    patches = ("0123456789abcdef", [source._replace(nbytes=index) for index, source in enumerate(sources)])
+    patches = ("0123456789abcdef", {index: source._replace(nbytes=index) for index, source in enumerate(sources)})
     manifest = Manifest(17, "0123456789abcdef", 64 * 5000, entries, sources, extents, patches=patches)
     assert parse(encode(manifest), "policy/17", SIZES) == manifest
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-import zlib
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, cast
 
@@ -194,7 +193,7 @@ def test_shards_with_holes_are_refused(clients: list[Client]) -> None:
         ht.fetch("tp/1", client=clients[2], timeout=SOON)
 
 
-def test_a_delta_sends_the_blocks_that_changed(clients: list[Client], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_delta_sends_what_changed(clients: list[Client], monkeypatch: pytest.MonkeyPatch) -> None:
     tensors = {"frozen": counting((1 << 20,)), "trained": counting((1 << 20,), first=3), "bias": counting((100,))}
     ht.publish(tensors, "policy/1", client=clients[0], bucket="1MiB")
     into = {name: torch.zeros_like(tensor) for name, tensor in tensors.items()}
@@ -205,7 +204,7 @@ def test_a_delta_sends_the_blocks_that_changed(clients: list[Client], monkeypatc
         published = ht.publish(
             tensors, f"policy/{version}", client=clients[0], base=f"policy/{version - 1}", bucket="1MiB"
         )
-        assert published.sent <= 3 * (64 << 10)
+        assert published.sent < 1000
         with recorded(monkeypatch) as sizes:
             got = ht.fetch("policy/", into=into, after=got, client=clients[1], timeout=SOON)
         assert got.version == version
@@ -263,7 +262,7 @@ def test_a_delta_stages_only_what_changed(clients: list[Client]) -> None:
     tensors["w"][5] += 1
     ht.publish(tensors, "policy/2", client=clients[0], base="policy/1")
     staged = ht.fetch("policy/", into=into, after=got, stage=True, client=clients[1], timeout=SOON)
-    assert staged.nbytes == 64 << 10
+    assert staged.nbytes < 1000
     staged.switch()
     same(into, tensors)
 
@@ -308,60 +307,6 @@ def test_changed_ranges_are_those_with_another_place() -> None:
     segments = {need.source: need.segments for need in transfer.needs(split, [(0, 100), (180, 300)], base)}
     assert segments == {1: [(0, 64, 36), (116, 180, 12)], 2: [(64, 256, 44)]}
     assert names.Version.of("a/b/3") == ("a/b/", 3)
-
-
-def xor(old: memoryview, new: memoryview) -> Any:
-    """Difference of two byte strings, and its own inverse."""
-    result = torch.frombuffer(bytearray(old), dtype=torch.uint8) ^ torch.frombuffer(bytearray(new), dtype=torch.uint8)
-    return result.numpy()
-
-
-@pytest.mark.parametrize("stage", [False, True])
-def test_patches_in_a_format_of_the_caller(
-    clients: list[Client], monkeypatch: pytest.MonkeyPatch, *, stage: bool
-) -> None:
-    def encode(old: memoryview, new: memoryview) -> bytes:
-        return zlib.compress(xor(old, new))
-
-    def decode(old: memoryview, patch: memoryview) -> Any:
-        return xor(old, memoryview(zlib.decompress(patch)))
-
-    tensors = {"w": counting((1 << 18,)), "half": counting((1001,), torch.bfloat16), "t": counting((300, 200)).t()}
-    ht.publish(tensors, "policy/1", client=clients[0], bucket="256KiB")
-    into = {name: torch.zeros_like(tensor) for name, tensor in tensors.items()}
-    got = ht.fetch("policy/", into=into, client=clients[1], timeout=SOON)
-    for version in (2, 3):
-        for tensor in tensors.values():
-            tensor[7] += version
-        # The buckets need not be those of the base.
-        options: dict[str, Any] = {"base": f"policy/{version - 1}", "encode": encode, "bucket": f"{version * 100}KiB"}
-        ht.publish(tensors, f"policy/{version}", client=clients[0], **options)
-        with recorded(monkeypatch) as sizes:
-            got = ht.fetch("policy/", into=into, after=got, decode=decode, stage=stage, client=clients[1], timeout=SOON)
-            if stage:
-                got.switch()
-                got = got.weights
-        same(into, tensors)
-        assert sum(sizes) < 10_000
-    # Without the base or the decoder, the whole version arrives.
-    same(ht.fetch("policy/", decode=decode, client=clients[2], timeout=SOON), tensors)
-    into = {name: torch.zeros_like(tensor) for name, tensor in tensors.items()}
-    ht.fetch("policy/2", into=into, client=clients[1], timeout=SOON)
-    ht.fetch("policy/", into=into, after=2, decode=decode, client=clients[1], timeout=SOON)
-    same(into, tensors)
-    with pytest.raises(hoplite.InvalidArgument, match="encode works with a base"):
-        ht.publish(tensors, "policy/9", client=clients[0], encode=encode)
-
-
-def test_a_decoder_that_returns_other_bytes_is_an_error(clients: list[Client]) -> None:
-    tensors = {"w": torch.zeros(1 << 18)}
-    ht.publish(tensors, "policy/1", client=clients[0])
-    got = ht.fetch("policy/", into=tensors, client=clients[1], timeout=SOON)
-    ht.publish({"w": torch.ones(1 << 18)}, "policy/2", client=clients[0], base="policy/1", encode=lambda _, new: new)
-    with pytest.raises(hoplite.InvalidArgument, match="decode returned 3 bytes in place of 1048576"):
-        ht.fetch("policy/", into=tensors, after=got, decode=lambda *_: b"abc", client=clients[1], timeout=SOON)
-    ht.fetch("policy/", into=tensors, after=got, decode=lambda _, patch: patch, client=clients[1], timeout=SOON)
-    same(tensors, {"w": torch.ones(1 << 18)})
 
 
 @pytest.mark.parametrize(

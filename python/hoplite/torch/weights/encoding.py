@@ -62,7 +62,8 @@ def encode(manifest: Manifest) -> bytearray:
         "shard": [manifest.shard, manifest.shards],
         "objects": manifest.sources,
         "extents": manifest.extents,
-        "patches": manifest.patches,
+        "patches": manifest.patches
+        and [manifest.patches[0], [[index, *patch] for index, patch in manifest.patches[1].items()]],
         "publisher": manifest.publisher,
     }
     tensors = {
@@ -221,14 +222,19 @@ def _entries(text: Text, nbytes: int, sizes: dict[str, int]) -> list[Entry]:
 
 def _sources(rows: Iterable[Any], inline_bytes: int) -> list[Source]:
     sources: list[Source] = []
-    for ref, nbytes, digest in rows:
+    for row in rows:
         _limit(sources, OBJECTS_MAX, "objects")
-        _ref(ref)
-        _whole(nbytes, BYTES_MAX)
-        if not ref and nbytes != inline_bytes:
-            raise _Invalid(f"{inline_bytes} bytes follow the text, not {nbytes}")
-        sources.append(Source(ref, nbytes, None if digest is None else _matching(_DIGEST, digest)))
+        sources.append(_source(row, inline_bytes))
     return sources
+
+
+def _source(row: Any, inline_bytes: int) -> Source:
+    ref, nbytes, digest = row
+    _ref(ref)
+    _whole(nbytes, BYTES_MAX)
+    if not ref and nbytes != inline_bytes:
+        raise _Invalid(f"{inline_bytes} bytes follow the text, not {nbytes}")
+    return Source(ref, nbytes, None if digest is None else _matching(_DIGEST, digest))
 
 
 def _ref(found: Any) -> None:
@@ -254,16 +260,19 @@ def _extents(rows: Iterable[Any], nbytes: int, sources: Sequence[Source]) -> lis
     return extents
 
 
-def _patches(text: Text, count: int) -> tuple[str, Sequence[Source]] | None:
+def _patches(text: Text, count: int) -> tuple[str, dict[int, Source]] | None:
     if text.skips("null"):
         return None
     text.skip("[")
     base = _matching(_ID, text.string(ID_CHARS_MAX))
     text.skip(",")
-    patches = _sources(text.rows("]"), -1)
+    patches: dict[int, Source] = {}
+    for index, *row in text.rows("]"):
+        _whole(index, count - 1)
+        if index in patches:
+            raise _Invalid(f"object {index} has two patches")
+        patches[index] = _source(row, -1)
     text.skip("]")
-    if len(patches) != count:
-        raise _Invalid(f"it has {len(patches)} patches for {count} objects")
     return base, patches
 
 

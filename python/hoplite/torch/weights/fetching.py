@@ -21,14 +21,13 @@ from hoplite.torch.weights.memory import check_dtype
 from hoplite.torch.weights.names import Deadline
 from hoplite.torch.weights.ordering import flowing_first
 from hoplite.torch.weights.outs import check_outs, placed
-from hoplite.torch.weights.patches import patch_parts
 from hoplite.torch.weights.pauses import paused_collector
 from hoplite.torch.weights.results import MIXED, Content, Staged, Weights, state
 from hoplite.torch.weights.sources import read
 from hoplite.torch.weights.transfer import bring, check_capacity, parts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Mapping
+    from collections.abc import Coroutine, Mapping
 
     from hoplite import Client, Ref
 
@@ -42,7 +41,6 @@ def fetch(
     layout: Mapping[str, Any] | None = None,
     dtype: Any = None,
     stage: bool = False,
-    decode: Callable[[memoryview, memoryview], Any] | None = None,
     timeout: float | None = DEFAULT,
 ) -> Any:
     """Brings a version of published weights.
@@ -62,8 +60,6 @@ def fetch(
             With `into`, each of its tensors has the shape of its slices.
         dtype: dtype of the tensors here, in place of floating dtypes of 16 to 64 bits of the publication. The copy
             converts.
-        decode: the counterpart of `encode` of `publish`: returns the bytes of the version from those of the base and a
-            patch. It is used if `after` is the `Weights` of the base.
         stage: bring the version into host memory, and leave `into` as it is until `Staged.switch`.
         timeout: seconds to wait for the version and all of its bytes.
 
@@ -94,7 +90,7 @@ def fetch(
         tensor([1., 1.])
     """
     return _run(
-        _fetch(name, into, after, client, layout, dtype, stage, decode, timeout, aside=False),
+        _fetch(name, into, after, client, layout, dtype, stage, timeout, aside=False),
     )
 
 
@@ -107,7 +103,6 @@ async def fetch_async(
     layout: Mapping[str, Any] | None = None,
     dtype: Any = None,
     stage: bool = False,
-    decode: Callable[[memoryview, memoryview], Any] | None = None,
     timeout: float | None = DEFAULT,  # noqa: ASYNC109 - as every verb
 ) -> Any:
     """`fetch`, for asyncio.
@@ -116,7 +111,7 @@ async def fetch_async(
         Copies run in threads of their own. If it is canceled, nothing is copied any more when it raises. If it was
         copying into `into` then, the tensors are a mix of versions, and a note of the `CancelledError` states it.
     """
-    return await _fetch(name, into, after, client, layout, dtype, stage, decode, timeout, aside=True)
+    return await _fetch(name, into, after, client, layout, dtype, stage, timeout, aside=True)
 
 
 def _run(steps: Coroutine[Any, Any, Any]) -> Any:
@@ -187,7 +182,6 @@ async def _fetch(
     layout: Mapping[str, Any] | None,
     dtype: Any,
     stage: bool,
-    decode: Callable[[memoryview, memoryview], Any] | None,
     timeout: float | None,  # noqa: ASYNC109 - as every verb
     *,
     aside: bool,
@@ -224,11 +218,7 @@ async def _fetch(
                 placement = placed(version, manifest, outs, layout, wanted, stages=stage, touch=touch)
             try:
                 known = base.manifest if base is not None and base._is_in(placement) else None
-                wanted_parts = None
-                if known is not None and outs is not None and decode is not None:
-                    wanted_parts = patch_parts(manifest, placement, known, outs, decode)
-                if wanted_parts is None:
-                    wanted_parts = parts(manifest, placement, known)
+                wanted_parts = parts(manifest, placement, known)
                 if placement.keeps_objects:
                     await check_capacity(client, version, wanted_parts)
                 wanted_parts = await flowing_first(client, wanted_parts, deadline)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from hoplite import HopliteError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 # A cache line, and a multiple of the size of every element.
 ALIGNMENT = 64
@@ -99,7 +99,8 @@ class Manifest:
         shard: rank of the publisher.
         shards: number of publishers.
         publisher: a ref that its publisher has reserved until the version is complete.
-        patches: for the opaque form of a delta, the id of the base and, for each object of a whole version, its patch.
+        patches: of a version that was published with a base, the id of the base, and the patches of objects by index in
+            `sources`. Of several shards, the ids are joined by "-", with nothing for a shard without a base.
         inline: data behind the manifest, by index in `sources`.
     """
 
@@ -112,7 +113,7 @@ class Manifest:
     shard: int = 0
     shards: int = 1
     publisher: str = ""
-    patches: tuple[str, Sequence[Source]] | None = None
+    patches: tuple[str, Mapping[int, Source]] | None = None
     inline: dict[int, Any] = field(default_factory=dict, repr=False)
 
     @property
@@ -137,8 +138,16 @@ class Manifest:
 
     def refs(self) -> list[str]:
         """Refs of all objects that this version needs."""
-        patches = () if self.patches is None else self.patches[1]
-        return list(dict.fromkeys(source.ref for source in (*self.sources, *patches) if source.ref))
+        patches = {} if self.patches is None else self.patches[1]
+        return list(dict.fromkeys(source.ref for source in (*self.sources, *patches.values()) if source.ref))
+
+    def patches_for(self, base: Manifest) -> Mapping[int, Source]:
+        """The patches that lead from another version to this one, by index in `sources`."""
+        if self.patches is None or self.entries != base.entries:
+            return {}
+        ids, others = self.patches[0].split("-"), base.id.split("-")
+        pairs = zip(ids, others, strict=True) if len(ids) == len(others) else ()
+        return self.patches[1] if pairs and all(one in ("", other) for one, other in pairs) else {}
 
 
 def aligned(offset: int) -> int:

@@ -7,12 +7,15 @@ or of which a receiver wants a box that is not whole rows, is copied as a few bo
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import torch
 
+from hoplite.torch.weights import patches
+from hoplite.torch.weights.manifest import ManifestInvalid
 from hoplite.torch.weights.memory import Typed, carrier, copy_all, copyable, element_sizes, strides, synchronize
 from hoplite.torch.weights.modes import copying
 
@@ -23,6 +26,9 @@ if TYPE_CHECKING:
 
 # A range of indexes on each axis.
 Box = list[tuple[int, int]]
+
+# Elements that change are copied as integers of their size: exact, also the bits of a NaN, and for any dtype.
+INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 # Every page is read once before a switch, so that the switch does not wait for the kernel to map it.
 PAGE_BYTES = 4096
@@ -66,6 +72,20 @@ class Target(NamedTuple):
     inner: tuple[slice, ...] | None
     out: Any
     is_linear: bool
+
+
+class Elements(NamedTuple):
+    """Elements of a tensor that change.
+
+    Attributes:
+        out: the tensor.
+        places: their indexes, on each axis.
+        values: their new values.
+    """
+
+    out: Any
+    places: tuple[Any, ...]
+    values: Any
 
 
 class Placement:
@@ -116,6 +136,7 @@ class Placement:
         self.keeps_objects = stages and not self._devices
         self._pinned: Any = None
         self._staged: tuple[list[Any], list[Any]] = ([], [])
+        self._staged_elements: list[Elements] = []
 
     def ranges(self) -> list[tuple[int, int]]:
         """The ranges of the flat space that the tensors need, in order."""
@@ -153,6 +174,50 @@ class Placement:
         else:
             self._copy(outs, values)
 
+    def patch(self, memory: Any, origin: int) -> None:
+        """Copies the elements of a patch, or keeps them until `switch`. The tensors have the version before.
+
+        Args:
+            memory: the patch.
+            origin: place in the flat space of the object in place of which it came.
+
+        Raises:
+            ManifestInvalid: the bytes are not a patch of this version.
+            HopliteError: torch can't copy the elements.
+        """
+        with copying():
+            found: list[Elements] = []
+            for section in patches.read(memoryview(memory)):
+                moved = section._replace(first=origin + section.first, last=origin + section.last)
+                found += self._elements(moved)
+            if self._stages:
+                self._staged_elements += found
+                self.staged_bytes += len(memory)
+            else:
+                self._copy([], [], found)
+
+    def _elements(self, section: patches.Section) -> Iterator[Elements]:
+        """Yields what a section of a patch changes in each tensor. It begins at its place in the flat space."""
+        first, last, item, places, values = section
+        targets = self._targets[self._first_after(first) : bisect_left(self._firsts, last)]
+        # In elements of the section.
+        begins = [(target.first - first) // item for target in targets]
+        ends = [-((first - target.last) // item) for target in targets]
+        lows, highs = np.searchsorted(places, begins).tolist(), np.searchsorted(places, ends).tolist()
+        new, at = torch.from_numpy(values.view(np.uint8).copy()), torch.from_numpy(places)
+        for target, begin, low, high in zip(targets, begins, lows, highs, strict=True):
+            if low >= high:
+                continue
+            if target.item != item:
+                raise ManifestInvalid(
+                    f"a patch has elements of {item} bytes for a tensor of {target.item}: publish a new version"
+                )
+            replacement = new[low * item : high * item].view(target.dtype)
+            if target.is_linear:
+                yield Elements(target.out.view(-1), (at[low:high] - begin,), replacement)
+            else:
+                yield from _placed(target, places[low:high] - begin, replacement)
+
     def switch(self) -> None:
         """Copies what `take` has kept, and frees it. After an error it can be called again.
 
@@ -162,14 +227,20 @@ class Placement:
         # What was copied into the tensors between two calls changes too.
         self.is_touched = False
         with copying():
-            self._copy(*self._staged, in_threads=True)
-        self._staged = ([], [])
+            self._copy(*self._staged, self._staged_elements, in_threads=True)
+        self._staged, self._staged_elements = ([], []), []
 
-    def _copy(self, outs: list[Any], values: list[Any], *, in_threads: bool = False) -> None:
+    def _copy(
+        self, outs: list[Any], values: list[Any], elements: Sequence[Elements] = (), *, in_threads: bool = False
+    ) -> None:
         if not self.is_touched:
             self.is_touched = True
             self._touch()
         copy_all(outs, values, in_threads=in_threads)
+        for out, places, replacement in elements:
+            found, integer = replacement.to(out.device, out.dtype), INTEGERS.get(out.element_size())
+            pair = (out, found) if integer is None or out.is_complex() else (out.view(integer), found.view(integer))
+            pair[0].index_put_(tuple(each.to(out.device) for each in places), pair[1])
         for device in self._devices:
             synchronize(device)
 
@@ -220,6 +291,25 @@ class Placement:
         return index
 
 
+def _placed(target: Target, places: Any, values: Any) -> Iterator[Elements]:
+    """Yields the elements that change of a target whose elements are not in the order of its range.
+
+    Args:
+        target: the memory.
+        places: indexes in its range of the flat space.
+        values: the values.
+    """
+    indexes = np.unravel_index(places, target.shape)
+    if target.inner is not None:
+        inner = list(zip(indexes[1:], target.inner, strict=True))
+        is_wanted = np.logical_and.reduce([(at >= box.start) & (at < box.stop) for at, box in inner])
+        if not is_wanted.any():
+            return
+        indexes = (indexes[0][is_wanted], *(at[is_wanted] - box.start for at, box in inner))
+        values = values[torch.from_numpy(is_wanted)]
+    yield Elements(target.out, tuple(map(torch.from_numpy, indexes)), values)
+
+
 def _boxes(shape: tuple[int, ...], begin: int, end: int) -> Iterator[Box]:
     """Yields boxes that are a range of the elements of a shape, in order: at most two for each axis, and one.
 
@@ -240,7 +330,7 @@ def _boxes(shape: tuple[int, ...], begin: int, end: int) -> Iterator[Box]:
 
 
 def _pair(target: Target, box: Box, value: Any, outs: list[Any], values: list[Any]) -> None:
-    """Appends the copy of a box of a target, as far as it is wanted."""
+    """Appends the copy of the wanted part of a box of a target."""
     inner = target.inner or tuple(slice(0, length) for length in target.shape[1:])
     wanted = [(0, target.shape[0]), *((at.start, at.stop) for at in inner)]
     common = [(max(a, b), min(c, d)) for (a, c), (b, d) in zip(box, wanted, strict=True)]

@@ -19,8 +19,6 @@ from hoplite.torch.weights.streams import BUCKETS_MAX, Stream
 from hoplite.torch.weights.writing import Writer, nothing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from hoplite import Client
 
 # At 1 Gbit/s a bucket takes 67 ms. Receivers begin when the first is copied, and end with the copy of the last.
@@ -38,7 +36,7 @@ class Publication(NamedTuple):
         ref: ref of its manifest. `ref.replicas` is the number of nodes that keep a copy of the version.
         version: its number.
         nbytes: bytes of its tensors.
-        sent: bytes that were put for it; with `base`, those that changed.
+        sent: bytes that a receiver brings; with `base`, one that has the base.
     """
 
     ref: Ref
@@ -58,7 +56,6 @@ def publish(
     dtype: Any = None,
     shards: Any = None,
     base: str | Ref | None = None,
-    encode: Callable[[memoryview, memoryview], Any] | None = None,
     digest: bool = False,
     timeout: float | None = DEFAULT,
 ) -> Publication:
@@ -86,12 +83,10 @@ def publish(
         shards: rank of this publisher, number of publishers, and boxes by name. Each publisher calls this with its own
             part, and rank 0 waits for the others. A box is the slices of the part and the shape of the whole tensor.
             Tensors without a box are whole, and those of the lowest rank are taken.
-        base: name of an earlier version, such as "policy/16". Data that did not change since is not put again, and
-            receivers that have the base do not receive it again. Others receive the whole version. If names, shapes or
-            dtypes differ from those of the base, everything is put. If there is no such version, this is also logged.
-        encode: format of deltas in place of blocks: returns a patch from the bytes of the base and those of the
-            version, for each bucket. The whole version is put too. Receivers that have the base and pass the
-            counterpart as `decode` bring only the patches.
+        base: name of an earlier version, such as "policy/16". Blocks of 64 KiB that did not change since are not put
+            again, and receivers that have the base bring only the elements that changed, or these blocks if that is
+            less. Others bring the whole version. If names, shapes or dtypes differ from those of the base, everything
+            is put. If there is no such version, this is also logged.
         digest: store the SHA-256 of each data object in the manifest. Receivers verify it before they copy a byte, and
             start once all data is in the store.
         timeout: seconds to wait for memory in the store, for the replicas and for other shards. None means no limit,
@@ -132,8 +127,6 @@ def publish(
     earlier = None if base is None else Version.of(base)
     if earlier is not None and (earlier.prefix != version.prefix or earlier.number >= version.number):
         raise InvalidArgument(f"base is {base}: pass an earlier version under {version.prefix}")
-    if encode is not None and earlier is None:
-        raise InvalidArgument("encode works with a base: pass base=, the version that receivers have")
     wanted = check_dtype(dtype)
     sources: Sources | Stream
     if is_read_once(source):
@@ -148,7 +141,7 @@ def publish(
     _check_newest(client, version)
     writer = Writer(client, version, sources, rank, count, replicas, deadline)
     try:
-        writer.write(bytes_each or default, digest=digest, base=earlier, encode=encode)
+        writer.write(bytes_each or default, digest=digest, base=earlier)
         writer.commit(retain)
     except BaseException:
         writer.discard()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from hoplite.torch.weights.manifest import Entry, Manifest, ManifestInvalid
+from hoplite.torch.weights.manifest import Entry, Manifest, ManifestInvalid, Source
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,6 +20,7 @@ def merged(name: str, parts: Sequence[Manifest]) -> Manifest:
     first = parts[0]
     entries: list[Entry] = []
     found: dict[str, list[Entry]] = {}
+    patches: dict[int, Source] = {}
     whole = Manifest(first.version, "-".join(part.id for part in parts), 0, entries, [], [], 0, first.shards)
     for rank, part in enumerate(parts):
         if (part.shard, part.shards) != (rank, len(parts)):
@@ -40,7 +41,12 @@ def merged(name: str, parts: Sequence[Manifest]) -> Manifest:
             ):
                 others.append(entry)
                 entries.append(entry._replace(offset=whole.nbytes + entry.offset))
+        if part.patches is not None:
+            patches.update({len(whole.sources) + index: patch for index, patch in part.patches[1].items()})
         _append(whole, part)
+    if any(part.patches is not None for part in parts):
+        bases = [part.patches[0] if part.patches is not None else "" for part in parts]
+        whole.patches = ("-".join(bases), patches)
     for tensor, boxes in found.items():
         is_whole = sum(math.prod(box.shape) for box in boxes) == math.prod(boxes[0].full)
         if boxes[0].begin is not None and not (is_whole and _are_apart(boxes)):

@@ -141,9 +141,16 @@ def parts(manifest: Manifest, placement: Placement, base: Manifest | None) -> li
         base: the version that the tensors have now; None if unknown.
     """
     found = []
+    patches = {} if base is None else manifest.patches_for(base)
+    # A patch begins where the first byte of its object is.
+    origins: dict[int, int] = {}
+    for extent in manifest.extents if patches else ():
+        origins.setdefault(extent.source, extent.at)
     for need in needs(manifest, placement.ranges(), base):
-        source, data = manifest.sources[need.source], manifest.inline.get(need.source)
-        if data is None and _is_small(source, need.segments):
+        source, data, patch = manifest.sources[need.source], manifest.inline.get(need.source), patches.get(need.source)
+        if patch is not None and patch.nbytes <= sum(segment.nbytes for segment in need.segments):
+            found.append(Part(patch, None, partial(placement.patch, origin=origins[need.source])))
+        elif data is None and _is_small(source, need.segments):
             found += [_range(source, placement, segment) for segment in need.segments]
         else:
             found.append(Part(source, data, partial(placement.take, segments=need.segments)))

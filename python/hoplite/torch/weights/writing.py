@@ -53,7 +53,7 @@ class Writer:
     """One publication, or one shard of it, while it is put.
 
     Attributes:
-        sent: bytes of the data objects that were put.
+        sent: bytes that receivers bring: those that have the base, if there is one.
         replicas: number of nodes that keep a copy of each object.
 
     Args:
@@ -102,6 +102,8 @@ class Writer:
         self._extents: list[Extent] = []
         # Number of data objects in the store.
         self._count = 0
+        # Bytes of these.
+        self._stored = 0
         self.sent = 0
         self.replicas = replicas
         if isinstance(sources, Stream):
@@ -113,7 +115,6 @@ class Writer:
         *,
         digest: bool,
         base: Version | None,
-        encode: Callable[[memoryview, memoryview], Any] | None,
     ) -> None:
         """Puts the announcement and the data.
 
@@ -121,7 +122,6 @@ class Writer:
             bucket: size of a data object in bytes.
             digest: whether to store the SHA-256 of each.
             base: version whose data is used where it did not change.
-            encode: returns a patch from the bytes of the base and the new ones; None uses blocks.
 
         Raises:
             InvalidArgument: there is nothing to publish.
@@ -144,10 +144,7 @@ class Writer:
             return
         is_read_once = isinstance(self._sources, Stream)
         try:
-            if encode is None:
-                self._write_delta(chunks, Delta(found), digest=digest)
-            else:
-                self._write_patches(chunks, found, encode, digest=digest)
+            self._write_delta(chunks, found, digest=digest)
         except (ObjectDeleted, ObjectLost, ManifestInvalid) as error:
             # The base has a manifest, but not all of its data.
             if is_read_once:
@@ -157,7 +154,7 @@ class Writer:
                 ) from error
             self._delete_put()
             self._objects, self._extents, self._manifest.patches = [], [], None
-            self._put, self._count, self.sent = [], 0, 0
+            self._put, self._count, self._stored, self.sent = [], 0, 0, 0
             self._write_whole(self._sources.chunks(bucket), digest=digest)
             return
         self._announce()
@@ -191,40 +188,39 @@ class Writer:
         self._extents.append(Extent(first, source.nbytes, len(self._objects), 0))
         self._objects.append(source)
 
-    def _write_patches(self, chunks: Iterator[Chunk], base: Base, encode: Callable[..., Any], *, digest: bool) -> None:
-        patches: list[Source] = []
-        for chunk in chunks:
-            new = bytearray(chunk.nbytes)
-            chunk.fill(new)
-            self._add(chunk.first, self._write_new(len(new), partial(copy_bytes, new), digest=digest))
-            if chunk.first + chunk.nbytes <= base.manifest.nbytes:
-                old = memoryview(base.read(chunk.first, len(new))).toreadonly()
-                patch = memoryview(encode(old, memoryview(new).toreadonly())).cast("B")
-                patches.append(self._write_new(len(patch), partial(copy_bytes, patch), digest=digest))
-        is_same = (self._sources.entries, self._sources.nbytes) == (base.manifest.entries, base.manifest.nbytes)
-        if is_same:
-            self._manifest.patches = (base.manifest.id, patches)
-        else:
-            # Tensors that came one by one, and turned out to be others.
-            self._client.delete([patch.ref for patch in patches], timeout=self._deadline.left())
-
     def _write_new(self, nbytes: int, fill: Callable[[Any], object], *, digest: bool) -> Source:
         """Puts a data object before the announcement."""
         ref = self._drafts.next()
         self._put.append(ref)
         return self.write_object(Source(ref, nbytes), fill, digest=digest)
 
-    def _write_delta(self, chunks: Iterator[Chunk], delta: Delta, *, digest: bool) -> None:
+    def _write_delta(self, chunks: Iterator[Chunk], base: Base, *, digest: bool) -> None:
+        delta = Delta(base)
         self._objects, self._extents = delta.sources, delta.extents
+        stage = bytearray()
         for chunk in chunks:
-            memory = bytearray(chunk.nbytes)
+            if len(stage) < chunk.nbytes:
+                stage = bytearray(chunk.nbytes)
+            memory = memoryview(stage)[: chunk.nbytes]
             chunk.fill(memory)
             pieces = delta.pieces(Typed(memory), chunk.first)
-            new = None
+            new = patch = None
             if pieces:
-                changed = torch.cat(pieces).numpy()
-                new = self._write_new(len(changed), partial(copy_bytes, changed), digest=digest)
-            delta.add(new)
+                nbytes = sum(piece.numel() for piece in pieces)
+                new = self._write_new(nbytes, partial(_copy_pieces, pieces), digest=digest)
+                text = delta.patch(memory, chunk.first, self._sources.entries)
+                if text is not None:
+                    patch = self._write_new(len(text), partial(copy_bytes, text), digest=digest)
+                    # A receiver that has the base brings this alone.
+                    self.sent -= nbytes
+            delta.add(new, patch)
+        is_same = (self._sources.entries, self._sources.nbytes) == (base.manifest.entries, base.manifest.nbytes)
+        if is_same:
+            self._manifest.patches = (base.manifest.id, delta.patches)
+        elif delta.patches:
+            # Tensors that came one by one, and turned out to be others.
+            self._client.delete([patch.ref for patch in delta.patches.values()], timeout=self._deadline.left())
+            self.sent = self._stored - sum(patch.nbytes for patch in delta.patches.values())
 
     def _read_back(self, first: int, nbytes: int) -> bytearray:
         """Returns a copy of a range of the flat space that was put."""
@@ -253,6 +249,7 @@ class Writer:
             raise
         self._note_replicas(ref)
         self._count += 1
+        self._stored += source.nbytes
         self.sent += source.nbytes
         return source._replace(digest=found)
 
@@ -264,7 +261,7 @@ class Writer:
         except StoreFull:
             if self._deadline.left() == 0:
                 raise
-            nbytes, count = self.sent + source.nbytes, self._count + 1
+            nbytes, count = self._stored + source.nbytes, self._count + 1
             check_room(self._client, self._version, nbytes, count, self._deadline)
             return create(timeout=self._deadline.left())
 
@@ -378,6 +375,11 @@ class Writer:
     def _delete_put(self) -> None:
         with contextlib.suppress(HopliteError):
             self._client.delete(self._put, timeout=CANCEL_S)
+
+
+def _copy_pieces(pieces: list[Any], memory: Any) -> None:
+    """Copies pieces one after the other into memory of their length."""
+    torch.cat(pieces, out=Typed(memory).data)
 
 
 def nothing(name: str, count: int) -> str:
