@@ -16,7 +16,7 @@ torch: Any = pytest.importorskip("torch", reason="needs PyTorch")
 
 import hoplite  # noqa: E402 - torch must be there
 import hoplite.torch as ht  # noqa: E402
-from hoplite.torch.weights import names, ordering, placing, transfer  # noqa: E402
+from hoplite.torch.weights import choosing, names, ordering, placing, transfer  # noqa: E402
 from hoplite.torch.weights.manifest import Entry, Extent, Manifest, Source  # noqa: E402
 from torch_weights import SOON, counting, same  # noqa: E402
 
@@ -139,6 +139,30 @@ def test_shards_of_several_publishers_are_one_version(clients: list[Client]) -> 
         ht.fetch("tp/", layout=layout, client=clients[0], timeout=SOON),
         {"columns": whole["columns"][:, 150:450], "rows": whole["rows"][190:410, 3:500]},
     )
+
+
+def test_an_older_version_of_several_shards_is_whole(clients: list[Client], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A newer version exists, but the older one was complete before."""
+    for version in (1, 2):
+        with ThreadPoolExecutor() as pool:
+            list(
+                pool.map(
+                    lambda rank, version=version: ht.publish(
+                        {"w": torch.full((1,), float(version))},
+                        f"tp/{version}",
+                        client=clients[rank],
+                        shards=(rank, 3, {"w": (slice(rank, rank + 1), (3,))}),
+                        timeout=SOON,
+                    ),
+                    range(3),
+                )
+            )
+
+    async def until_replaced(*_: Any) -> bool:
+        return True
+
+    monkeypatch.setattr(choosing, "until_replaced", until_replaced)
+    assert ht.fetch("tp/1", client=clients[0], timeout=SOON)["w"].tolist() == [1] * 3
 
 
 def test_a_version_without_all_shards_does_not_exist(clients: list[Client]) -> None:

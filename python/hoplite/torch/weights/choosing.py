@@ -62,8 +62,11 @@ async def read(client: Client, version: Version, name: str, deadline: Deadline) 
         await asyncio.wait({parts, replaced}, return_when=asyncio.FIRST_COMPLETED)
         if replaced.done():
             replaced.result()
-        if not parts.done() and deadline.left() != 0:
-            raise ObjectLost(f"{version.name} lacks shards, and another publication replaced it")
+        # A version that is complete has all shards, until it is deleted.
+        while not parts.done() and deadline.left() != 0:
+            if not await client.locations_async(version.name, timeout=deadline.left()):
+                raise ObjectLost(f"{version.name} lacks shards, and another publication replaced it")
+            await asyncio.wait({parts}, timeout=GONE_AFTER_S)
         return merged(version.name, [manifest, *await parts])
     finally:
         await _cancel(parts, replaced)
