@@ -290,13 +290,31 @@ def test_a_patch_that_is_changed_is_refused_or_has_places_in_range() -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "item", "is_bitmap", "changed"),
-    [(1 << 60, 2, 0, 1), (1 << 60, 2, 1, 1), (10, 3, 0, 1), (10, 2, 0, 11), (1 << 63, 16, 0, 1 << 62)],
+    ("first", "count", "item", "is_bitmap", "changed"),
+    [
+        (0, 1 << 60, 2, 0, 1),
+        (0, 1 << 60, 2, 1, 1),
+        (0, 10, 3, 0, 1),
+        (0, 10, 2, 0, 11),
+        (0, 1 << 63, 16, 0, 1 << 62),
+        # Its elements would begin in the middle of others, or there are none.
+        (2, 10, 4, 0, 1),
+        (0, 10, 2, 0, 0),
+    ],
 )
-def test_a_patch_of_impossible_lengths_takes_no_memory(count: int, item: int, is_bitmap: int, changed: int) -> None:
-    data = struct.pack("<QQIIQ", 0, count, item, is_bitmap, changed) + bytes(64)
+def test_a_patch_that_is_impossible_takes_no_memory(
+    first: int, count: int, item: int, is_bitmap: int, changed: int
+) -> None:
+    data = struct.pack("<QQIIQ", first, count, item, is_bitmap, changed) + bytes(64)
     with pytest.raises(ht.ManifestInvalid, match="not a patch of published weights"):
         list(patches.read(memoryview(data)))
+
+
+def test_a_patch_has_each_range_once() -> None:
+    """Otherwise a small patch could list many sections of all tensors."""
+    patch, *_ = encoded(2, 1000, [5])
+    with pytest.raises(ht.ManifestInvalid, match="a section begins at byte 0, and the one before ends at 2000"):
+        list(patches.read(memoryview(patch + patch)))
 
 
 def test_a_patch_of_other_elements_changes_nothing(clients: list[Client]) -> None:
@@ -317,3 +335,38 @@ def test_a_patch_of_other_elements_changes_nothing(clients: list[Client]) -> Non
         ht.fetch("p/", into=into, after=got, client=clients[1], timeout=1)
     assert torch.equal(into["w"], before)
     same(ht.fetch("p/", client=clients[2], timeout=SOON), tensors)
+
+
+def test_an_iterator_with_other_shapes_than_the_base_is_published_whole(clients: list[Client]) -> None:
+    first, last = torch.ones(5 << 20, dtype=torch.bfloat16), torch.ones(1_000_000, dtype=torch.bfloat16)
+    ht.publish({"first": first, "last": last}, "p/1", client=clients[0])
+    shorter = {"first": first, "last": last[:999_997].clone()}
+    ht.publish(iter(shorter.items()), "p/2", base="p/1", client=clients[0])
+    same(ht.fetch("p/", client=clients[1], timeout=SOON), shorter)
+
+
+def test_a_negated_view_is_patched(clients: list[Client], monkeypatch: pytest.MonkeyPatch) -> None:
+    tensors = {"w": counting((1 << 18,))}
+    ht.publish(tensors, "p/1", client=clients[0])
+    out = torch.zeros(1 << 18, dtype=torch.complex64).conj().imag
+    assert out.is_neg()
+    receiver = Receiver(clients[1], {"w": out})
+    for version in (2, 3):
+        receiver.fetch(monkeypatch)
+        same(receiver.into, tensors)
+        tensors["w"][version] += 1
+        ht.publish(tensors, f"p/{version}", base=f"p/{version - 1}", client=clients[0])
+    assert receiver.fetch(monkeypatch) < 1000
+    same(receiver.into, tensors)
+
+
+def test_a_full_store_has_no_patches_and_still_the_version() -> None:
+    """With the two versions that are retained, there is room for a third, and not for patches."""
+    with hoplite.Node(capacity=25200 << 10) as node, node.client() as client:
+        tensors = {"w": counting((2 << 20,))}
+        for version in range(1, 5):
+            change(tensors["w"], 0.05, version)
+            base = None if version == 1 else f"p/{version - 1}"
+            sent = ht.publish(tensors, f"p/{version}", base=base, client=client, timeout=SOON).sent
+            assert (sent < 2 << 20) == (version == 2)
+        same(ht.fetch("p/", client=client, timeout=SOON), tensors)

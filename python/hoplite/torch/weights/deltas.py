@@ -153,6 +153,9 @@ class Delta:
         self._places: dict[str, int] = {}
         self._found: list[Change] = []
         self._runs = patches.Runs(element_sizes())
+        # Whether the tensors so far are those of the base, and their number.
+        self._is_same = True
+        self._known = 0
         self.sources: list[Source] = []
         self.extents: list[Extent] = []
         self.patches: dict[int, Source] = {}
@@ -171,8 +174,11 @@ class Delta:
             first: first byte of the range.
             entries: all tensors up to the range.
         """
+        # Tensors that come one by one can turn out to be others, which a receiver of the base can't patch.
+        self._is_same &= entries[self._known :] == self._base.manifest.entries[self._known : len(entries)]
+        self._known = len(entries)
         changed = [change for change in self._found if change.is_changed]
-        if any(change.words is None for change in changed):
+        if not self._is_same or any(change.words is None for change in changed):
             return None
         origin, end = changed[0].extent.at, first + len(data)
         words = [change.words + (change.extent.at - origin) // patches.WORD_BYTES for change in changed]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from hoplite.torch.weights.manifest import ManifestInvalid
+from hoplite.torch.weights.manifest import ALIGNMENT, ManifestInvalid
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -124,6 +124,8 @@ def write(data: Any, origin: int, words: Any, differences: Any, found: Iterable[
             return None
         at, each = np.flatnonzero(is_changed), max(1, WORD_BYTES // run.item)
         places = (words[low:high] - first // WORD_BYTES)[at // each] * each + at % each
+        # The last word can have bytes behind the run, which are not published.
+        places = places[: np.searchsorted(places, count * max(1, run.item // WORD_BYTES))]
         if run.item > WORD_BYTES:
             places = np.unique(places // (run.item // WORD_BYTES))
         if len(places):
@@ -157,7 +159,7 @@ def read(patch: memoryview) -> Iterator[Section]:
     Raises:
         ManifestInvalid: it is not a patch.
     """
-    at = 0
+    at = end = 0
 
     def take(dtype: str, count: int) -> Any:
         nonlocal at
@@ -172,8 +174,11 @@ def read(patch: memoryview) -> Iterator[Section]:
             raise _invalid("it is too short")
         first, count, item, is_bitmap, changed = HEADER.unpack_from(patch, at)
         at += HEADER.size
-        if item not in ITEMS or changed > count:
+        if item not in ITEMS or not 0 < changed <= count:
             raise _invalid(f"{changed} of {count} elements of {item} bytes changed")
+        if first < end or first % ALIGNMENT:
+            raise _invalid(f"a section begins at byte {first}, and the one before ends at {end}")
+        end = first + count * item
         if is_bitmap:
             # As booleans, which NumPy searches ten times faster.
             places = np.flatnonzero(np.unpackbits(take("u1", -(-count // 8)), count=count).view(np.bool_))
@@ -184,7 +189,7 @@ def read(patch: memoryview) -> Iterator[Section]:
             places = np.repeat(np.arange(len(counts)) * BLOCK_ELEMENTS, counts) + offsets
         if len(places) != changed or (changed and (places[-1] >= count or (np.diff(places) <= 0).any())):
             raise _invalid("its places are not in order")
-        yield Section(first, first + count * item, item, places, take(f"V{item}", changed))
+        yield Section(first, end, item, places, take(f"V{item}", changed))
 
 
 def _invalid(why: str) -> ManifestInvalid:

@@ -192,7 +192,7 @@ class Placement:
                 found += self._elements(moved)
             if self._stages:
                 self._staged_elements += found
-                self.staged_bytes += len(memory)
+                self.staged_bytes += sum(part.nbytes for each in found for part in (*each.places, each.values))
             else:
                 self._copy([], [], found)
 
@@ -239,8 +239,9 @@ class Placement:
         copy_all(outs, values, in_threads=in_threads)
         for out, places, replacement in elements:
             found, integer = replacement.to(out.device, out.dtype), INTEGERS.get(out.element_size())
-            pair = (out, found) if integer is None or out.is_complex() else (out.view(integer), found.view(integer))
-            pair[0].index_put_(tuple(each.to(out.device) for each in places), pair[1])
+            if integer is not None and not (out.is_complex() or out.is_neg()):
+                out, found = out.view(integer), found.view(integer)
+            out.index_put_(tuple(each.to(out.device) for each in places), found)
         for device in self._devices:
             synchronize(device)
 

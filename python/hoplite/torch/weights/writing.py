@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hoplite import HopliteError, InvalidArgument, NameTaken, ObjectDeleted, ObjectLost, StoreFull, Timeout
-from hoplite.torch.weights.deltas import Base, Delta
+from hoplite.torch.weights.deltas import PATCH_SHARE_MAX, Base, Delta
 from hoplite.torch.weights.drafts import Drafts
 from hoplite.torch.weights.encoding import encode, parse, parse_data
 from hoplite.torch.weights.manifest import Extent, Manifest, ManifestInvalid, Source
@@ -196,6 +196,7 @@ class Writer:
 
     def _write_delta(self, chunks: Iterator[Chunk], base: Base, *, digest: bool) -> None:
         delta = Delta(base)
+        has_patches = self._has_room(base.manifest.nbytes)
         self._objects, self._extents = delta.sources, delta.extents
         stage = bytearray()
         for chunk in chunks:
@@ -208,7 +209,7 @@ class Writer:
             if pieces:
                 nbytes = sum(piece.numel() for piece in pieces)
                 new = self._write_new(nbytes, partial(_copy_pieces, pieces), digest=digest)
-                text = delta.patch(memory, chunk.first, self._sources.entries)
+                text = delta.patch(memory, chunk.first, self._sources.entries) if has_patches else None
                 if text is not None:
                     patch = self._write_new(len(text), partial(copy_bytes, text), digest=digest)
                     # A receiver that has the base brings this alone.
@@ -219,8 +220,18 @@ class Writer:
             self._manifest.patches = (base.manifest.id, delta.patches)
         elif delta.patches:
             # Tensors that came one by one, and turned out to be others.
-            self._client.delete([patch.ref for patch in delta.patches.values()], timeout=self._deadline.left())
             self.sent = self._stored - sum(patch.nbytes for patch in delta.patches.values())
+            with contextlib.suppress(HopliteError):
+                self._client.delete([patch.ref for patch in delta.patches.values()], timeout=CANCEL_S)
+
+    def _has_room(self, nbytes: int) -> bool:
+        """Whether there is room for patches too: a version that fits without them must not fail because of them."""
+        count = 2 * (nbytes // INLINE_BYTES_MAX + 1)
+        try:
+            check_room(self._client, self._version, int((1 + PATCH_SHARE_MAX) * nbytes), count, self._deadline)
+        except StoreFull:
+            return False
+        return True
 
     def _read_back(self, first: int, nbytes: int) -> bytearray:
         """Returns a copy of a range of the flat space that was put."""
