@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import traceback
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -22,6 +22,9 @@ from torch.distributed.tensor import Replicate, Shard, distribute_tensor, zeros
 
 import hoplite
 from hoplite.torch.checkpoint import HopliteReader, HopliteWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 ROWS = torch.arange(120_000, dtype=torch.float32).view(600, 200)
 # Shards differ in size, and the last can be empty.
@@ -66,7 +69,6 @@ def load(mesh: Any, client: hoplite.Client, name: str, how: Any) -> None:
 
 def run(rank: int, step: int, action: str, sockets: list[str], name: str) -> None:
     """Runs one rank of one step. Its group meets in a file of the current directory."""
-    signal.alarm(90)
     rendezvous = f"file://{os.getcwd()}/{step}"  # noqa: PTH109 - a URL
     dist.init_process_group("gloo", init_method=rendezvous, rank=rank, world_size=len(sockets))
     client = hoplite.connect(f"unix:{sockets[rank]}")
@@ -79,12 +81,13 @@ def run(rank: int, step: int, action: str, sockets: list[str], name: str) -> Non
     dist.destroy_process_group()
 
 
-def fork(*arguments: Any) -> int:
-    """Runs a rank in a child; returns its PID."""
+def fork(rank: Callable[..., None], *arguments: Any) -> int:
+    """Runs a rank in a child, which ends after 90 s at the latest; returns its PID."""
     child = os.fork()
     if child == 0:
+        signal.alarm(90)
         try:
-            run(*arguments)
+            rank(*arguments)
         except BaseException:  # noqa: BLE001 - printed, and the child ends
             traceback.print_exc()
             os._exit(1)
@@ -92,12 +95,25 @@ def fork(*arguments: Any) -> int:
     return child
 
 
+def run_steps(rank: Callable[..., None], steps: list[Any]) -> None:
+    """Runs steps of ranks, one after the other.
+
+    Args:
+        rank: what a rank does, given its number, that of the step, and the step.
+        steps: an action, the sockets of the nodes of its ranks, and what it gets.
+
+    Raises:
+        AssertionError: a rank failed.
+    """
+    for step, (action, sockets, what) in enumerate(steps):
+        ranks = [fork(rank, number, step, action, sockets, what) for number in range(len(sockets))]
+        ended = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in ranks]
+        assert ended == [0] * len(ranks), (action, what, ended)
+
+
 def main() -> None:
     """Runs the steps; ends with an error if a rank fails."""
-    for step, (action, sockets, name) in enumerate(json.loads(sys.argv[1])):
-        ranks = [fork(rank, step, action, sockets, name) for rank in range(len(sockets))]
-        ended = [os.waitstatus_to_exitcode(os.waitpid(rank, 0)[1]) for rank in ranks]
-        assert ended == [0] * len(ranks), (action, name, ended)
+    run_steps(run, json.loads(sys.argv[1]))
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from torch.nn.parameter import is_lazy
 from hoplite import InvalidArgument, UnsupportedDtype
 from hoplite.torch.weights.manifest import AXES_MAX, NAME_CHARS_MAX
 from hoplite.torch.weights.memory import dtype_name, element_sizes
+from hoplite.torch.weights.sharding import local
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -70,7 +71,7 @@ def single(name: str, tensor: Any) -> Any:
 def parts_in_memory(tensor: Any) -> Iterator[Any]:
     """Yields the parts of a tensor that have their elements in memory, and nothing for other tensors."""
     with contextlib.suppress(InvalidArgument, UnsupportedDtype):
-        for _, part in components("", tensor):
+        for _, part in components("", local(tensor)):
             yield part
 
 
@@ -89,8 +90,8 @@ def _is_flattened(name: str, tensor: Any) -> bool:
     kind = type(tensor)
     if hasattr(kind, "full_tensor"):
         raise UnsupportedDtype(
-            f"{name} is a DTensor, whose elements are on several ranks: pass its to_local() with shards=, or its "
-            "full_tensor()"
+            f"{name} is a DTensor, whose elements are on several ranks: pass it in a module or a mapping on all ranks, "
+            "without shards=; or its full_tensor()"
         )
     if is_lazy(tensor):
         raise UnsupportedDtype(f"{name} is a {kind.__name__} without a shape: run its module once first")

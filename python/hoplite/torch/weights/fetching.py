@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine, Mapping
 
     from hoplite import Client, Ref
+    from hoplite.torch.weights.sharding import Part
 
 
 def fetch(
@@ -51,7 +52,7 @@ def fetch(
         name: a prefix such as "policy/" for the newest version, or a name such as "policy/17" for exactly that one.
         into: module, mapping or pairs of names and tensors, with the names, shapes and dtypes of the publication. The
             bytes are copied into these tensors while they arrive. Two of them may share memory only if they are tied
-            in the publication. None allocates tensors on the CPU.
+            in the publication. Of a DTensor, only what this rank has is brought. None allocates tensors on the CPU.
         after: wait for a number above this one. With the `Weights` of the last fetch into the same tensors, which must
             be unchanged, and with the same `layout`, only what changed since is brought.
         client: client to use; None means `hoplite.client()`.
@@ -189,9 +190,16 @@ async def _fetch(
     wanted = check_dtype(dtype)
     if stage and into is None:
         raise InvalidArgument("stage=True needs the tensors to switch: pass into=")
-    outs = None if into is None else read(into, fills=True)
+    sharded: dict[str, Part] = {}
+    outs = None if into is None else read(into, fills=True, parts=sharded)
     if outs is not None and layout is not None and isinstance(into, torch.nn.Module):
-        outs = {each: tensor for each, tensor in outs.items() if each in layout}
+        outs = {each: tensor for each, tensor in outs.items() if each in layout or each in sharded}
+    if outs is not None and sharded:
+        twice = [each for each in layout or () if each in sharded]
+        if twice:
+            raise InvalidArgument(f"{twice[0]} is a DTensor, whose slices are known: leave it out of layout")
+        places: dict[str, Any] = dict.fromkeys(outs, ...) if layout is None else dict(layout)
+        layout = {**places, **{each: part.places for each, part in sharded.items()}}
     check_outs(outs or {})
     client = client or hoplite.client()
     deadline = Deadline(limit(timeout, client))

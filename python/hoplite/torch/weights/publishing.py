@@ -14,6 +14,7 @@ from hoplite.torch.weights.memory import check_dtype
 from hoplite.torch.weights.names import Deadline, Version
 from hoplite.torch.weights.pauses import paused_collector
 from hoplite.torch.weights.pruning import prune
+from hoplite.torch.weights.sharding import Part, spread
 from hoplite.torch.weights.sources import Sources, is_read_once, read
 from hoplite.torch.weights.streams import BUCKETS_MAX, Stream
 from hoplite.torch.weights.writing import Writer, nothing
@@ -55,6 +56,7 @@ def publish(
     bucket: int | str | None = None,
     dtype: Any = None,
     shards: Any = None,
+    group: Any = None,
     base: str | Ref | None = None,
     digest: bool = False,
     timeout: float | None = DEFAULT,
@@ -82,7 +84,9 @@ def publish(
             copied.
         shards: rank of this publisher, number of publishers, and boxes by name. Each publisher calls this with its own
             part, and rank 0 waits for the others. A box is the slices of the part and the shape of the whole tensor.
-            Tensors without a box are whole, and those of the lowest rank are taken.
+            Tensors without a box are whole, and those of the lowest rank are taken. With DTensors in the source this is
+            known: every rank of `group` calls this with its module, and puts what it is the first to have.
+        group: process group of the publishers, if there are DTensors. None means the default one.
         base: name of an earlier version, such as "policy/16". Blocks of 64 KiB that did not change since are not put
             again, and receivers that have the base bring only the elements that changed, or these blocks if that is
             less. Others bring the whole version. If names, shapes or dtypes differ from those of the base, everything
@@ -134,7 +138,12 @@ def publish(
         default = BUCKET_BYTES
     else:
         with paused_collector():
-            sources = Sources(read(source), wanted, boxes)
+            parts: dict[str, Part] = {}
+            tensors = read(source, parts=parts if shards is None else None)
+            if parts:
+                rank, count, tensors, boxes = spread(tensors, parts, group)
+                deadline = Deadline(SHARDS_TIMEOUT_S if found is None and count > 1 else found)
+            sources = Sources(tensors, wanted, boxes)
         if count == 1 and not sources.nbytes:
             raise InvalidArgument(nothing(version.name, len(sources.entries)))
         default = max(BUCKET_BYTES, aligned(sources.nbytes // BUCKETS_MAX))

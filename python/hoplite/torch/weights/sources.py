@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from hoplite import InvalidArgument, ShapeMismatch
-from hoplite.torch.weights.checking import components, is_wrapper, parts_in_memory
+from hoplite.torch.weights.checking import components, is_wrapper, parts_in_memory, single
 from hoplite.torch.weights.manifest import ALIGNMENT, TENSORS_MAX, Entry, aligned
 from hoplite.torch.weights.memory import (
     Pinned,
@@ -29,6 +29,7 @@ from hoplite.torch.weights.memory import (
     strides,
     synchronize,
 )
+from hoplite.torch.weights.sharding import Part, is_sharded, part
 from hoplite.torch.weights.wrappers import plain_names, unwrapped
 
 if TYPE_CHECKING:
@@ -61,30 +62,32 @@ def is_read_once(source: Any) -> bool:
     return isinstance(source, Iterable) and not isinstance(source, held)
 
 
-def read(source: Any, *, fills: bool = False) -> dict[str, Any]:
+def read(source: Any, *, fills: bool = False, parts: dict[str, Part] | None = None) -> dict[str, Any]:
     """Returns tensors by name.
 
     Args:
         source: a module, whose `state_dict` is used; a mapping; or pairs of names and tensors.
         fills: whether the tensors are filled, so that those of a module must be its own.
+        parts: gets what this rank has of each DTensor; None refuses them.
 
     Raises:
         InvalidArgument: it is something else, or a name is not text or is there twice.
         UnsupportedDtype: a value is not a dense tensor with elements.
     """
     if isinstance(source, torch.nn.Module):
-        found = dict(pairs(_state(source).items()))
+        found = dict(pairs(_state(source).items(), parts))
         if fills:
             _check_owned(source, found)
         return found
-    return dict(pairs(source.items() if isinstance(source, Mapping) else source))
+    return dict(pairs(source.items() if isinstance(source, Mapping) else source, parts))
 
 
-def pairs(source: Any) -> Iterator[tuple[str, Any]]:
+def pairs(source: Any, parts: dict[str, Part] | None = None) -> Iterator[tuple[str, Any]]:
     """Yields names and tensors, of which each is checked and has memory of its own.
 
     Args:
         source: pairs of a name and a tensor.
+        parts: gets what this rank has of each DTensor; None refuses them.
 
     Raises:
         InvalidArgument: a name is not text or is there twice, or there are no pairs.
@@ -98,7 +101,12 @@ def pairs(source: Any) -> Iterator[tuple[str, Any]]:
     for pair in source:
         if not isinstance(pair, tuple | list) or len(pair) != 2:
             raise InvalidArgument(f"expected pairs of a name and a tensor, got a {type(pair).__name__}")
-        for name, tensor in components(*pair):
+        given, value = pair
+        if parts is not None and is_sharded(value):
+            parts[given] = part(given, value)
+            # The parts of a subclass would need boxes of their own.
+            value = single(given, parts[given].tensor)
+        for name, tensor in components(given, value):
             if name in seen:
                 raise InvalidArgument(f"tensor {name!r} is there twice: give each a name of its own")
             seen.add(name)
@@ -140,7 +148,7 @@ def _check_owned(module: Any, found: Mapping[str, Any]) -> None:
         for name, tensor in found.items()
         if tensor.numel() and tensor.data_ptr() - tensor.storage_offset() * tensor.element_size() not in owned
     ]
-    again = dict(pairs(_state(module).items())) if others else {}
+    again = dict(pairs(_state(module).items(), {})) if others else {}
     for name in others:
         if name not in again or again[name].data_ptr() != found[name].data_ptr():
             raise InvalidArgument(
