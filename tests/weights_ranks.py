@@ -96,6 +96,7 @@ def odd(mesh: Any, client: hoplite.Client, _: str) -> None:
         "rows": distribute_tensor(rows, mesh, [Shard(0)] * mesh.ndim),
         "last": distribute_tensor(cube, mesh, [Shard(-1), Replicate()][: mesh.ndim]),
         "one": distribute_tensor(rows[:1].clone(), mesh, [Shard(0), Replicate()][: mesh.ndim]),
+        "empty": distribute_tensor(torch.zeros(0, 3), mesh, [Shard(0)] * mesh.ndim),
         "scalar": distribute_tensor(torch.tensor(3.0), mesh, [Replicate()] * mesh.ndim),
         "plain": torch.full((50_000,), 7.0),
         f"expert.{rank}": torch.full((3,), float(rank)),
@@ -106,6 +107,7 @@ def odd(mesh: Any, client: hoplite.Client, _: str) -> None:
     # Each element once, and some alignment.
     assert nbytes.item() < 4 * 50_000 + rows.nbytes + cube.nbytes + 10_000
     whole = {
+        "empty": torch.zeros(0, 3),
         "rows": rows,
         "last": cube,
         "one": rows[:1],
@@ -126,8 +128,21 @@ def odd(mesh: Any, client: hoplite.Client, _: str) -> None:
     partial = DTensor.from_local(torch.ones(4), mesh, [Partial(), *[Replicate()] * (mesh.ndim - 1)])
     with pytest.raises(hoplite.InvalidArgument, match="w is a DTensor of partial sums"):
         ht.publish({"w": partial}, "odd/2", client=client, timeout=SOON)
+    # A failure of one rank is that of all, at once.
+    broken = {"rows": tensors["rows"], **({"w": [1.0]} if rank == 1 else {})}
+    with pytest.raises(hoplite.HopliteError, match="w is a list, not a tensor") as raised:
+        ht.publish(broken, "odd/2", client=client, timeout=SOON)
+    assert rank == 1 or str(raised.value).startswith("rank 1 can't publish its part of odd/2: ")
+    with pytest.raises(hoplite.InvalidArgument, match=r"rank [01] publishes odd/[23], and rank"):
+        ht.publish({"rows": tensors["rows"]}, f"odd/{2 + (rank == 0)}", client=client, timeout=SOON)
+    # Without DTensors, a group says that its ranks publish together.
+    stage = {f"stage.{rank}": torch.full((4,), float(rank)), "plain": tensors["plain"]}
+    ht.publish(stage, "odd/2", group=dist.group.WORLD, client=client, timeout=SOON)
+    assert len(ht.fetch("odd/2", client=client, timeout=SOON)) == count + 1
+    with pytest.raises(hoplite.InvalidArgument, match="group works with a module or a mapping, and without shards"):
+        ht.publish(stage, "odd/3", group=dist.group.WORLD, shards=(rank, count), client=client)
     with pytest.raises(hoplite.UnsupportedDtype, match="rows is a DTensor, whose elements are on several ranks"):
-        ht.publish(tensors, "odd/2", shards=(rank, count), client=client, timeout=SOON)
+        ht.publish(tensors, "odd/3", shards=(rank, count), client=client, timeout=SOON)
     with pytest.raises(hoplite.InvalidArgument, match="rows is a DTensor, whose slices are known"):
         ht.fetch("odd/1", into=into, layout={"rows": slice(1), "plain": ...}, client=client, timeout=SOON)
 

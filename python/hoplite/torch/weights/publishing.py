@@ -6,7 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import hoplite
-from hoplite import InvalidArgument, NameTaken, Ref, Timeout
+from hoplite import HopliteError, InvalidArgument, NameTaken, Ref, Timeout
 from hoplite._timeouts import DEFAULT, limit
 from hoplite.sizes import check_size
 from hoplite.torch.weights.manifest import SHARDS_MAX, aligned
@@ -14,13 +14,14 @@ from hoplite.torch.weights.memory import check_dtype
 from hoplite.torch.weights.names import Deadline, Version
 from hoplite.torch.weights.pauses import paused_collector
 from hoplite.torch.weights.pruning import prune
-from hoplite.torch.weights.sharding import Part, spread
+from hoplite.torch.weights.sharding import has_sharded, spread
 from hoplite.torch.weights.sources import Sources, is_read_once, read
 from hoplite.torch.weights.streams import BUCKETS_MAX, Stream
 from hoplite.torch.weights.writing import Writer, nothing
 
 if TYPE_CHECKING:
     from hoplite import Client
+    from hoplite.torch.weights.sharding import Part, Shards
 
 # At 1 Gbit/s a bucket takes 67 ms. Receivers begin when the first is copied, and end with the copy of the last.
 BUCKET_BYTES = 8 << 20
@@ -86,7 +87,8 @@ def publish(
             part, and rank 0 waits for the others. A box is the slices of the part and the shape of the whole tensor.
             Tensors without a box are whole, and those of the lowest rank are taken. With DTensors in the source this is
             known: every rank of `group` calls this with its module, and puts what it is the first to have.
-        group: process group of the publishers, if there are DTensors. None means the default one.
+        group: process group whose ranks publish one version, each its own tensors. None means the default one if there
+            are DTensors, and else this process alone.
         base: name of an earlier version, such as "policy/16". Blocks of 64 KiB that did not change since are not put
             again, and receivers that have the base bring only the elements that changed, or these blocks if that is
             less. Others bring the whole version. If names, shapes or dtypes differ from those of the base, everything
@@ -123,6 +125,8 @@ def publish(
         )
     version = Version.of(name)
     bytes_each = None if bucket is None else aligned(check_size("bucket", bucket))
+    if group is not None and (shards is not None or is_read_once(source)):
+        raise InvalidArgument("group works with a module or a mapping, and without shards: pass one of these")
     rank, count, boxes = _shards(shards)
     client = client or hoplite.client()
     found = limit(timeout, client)
@@ -138,11 +142,11 @@ def publish(
         default = BUCKET_BYTES
     else:
         with paused_collector():
-            parts: dict[str, Part] = {}
-            tensors = read(source, parts=parts if shards is None else None)
-            if parts:
-                rank, count, tensors, boxes = spread(tensors, parts, group)
+            if shards is None and (group is not None or has_sharded(source)):
+                rank, count, tensors, boxes = _shared(source, version, group)
                 deadline = Deadline(SHARDS_TIMEOUT_S if found is None and count > 1 else found)
+            else:
+                tensors = read(source)
             sources = Sources(tensors, wanted, boxes)
         if count == 1 and not sources.nbytes:
             raise InvalidArgument(nothing(version.name, len(sources.entries)))
@@ -162,6 +166,18 @@ def publish(
     ref = Ref(version.name, client)
     ref._replicas = writer.replicas
     return Publication(ref, version.number, sources.nbytes, writer.sent)
+
+
+def _shared(source: Any, version: Version, group: Any) -> Shards:
+    """Returns what this rank publishes of a source that a process group shares. No rank waits for one that fails."""
+    tensors: dict[str, Any] = {}
+    parts: dict[str, Part] = {}
+    failure = None
+    try:
+        tensors = read(source, parts=parts)
+    except HopliteError as error:
+        failure = error
+    return spread(version.name, tensors, parts, group, failure)
 
 
 def _shards(shards: Any) -> tuple[int, int, Any]:

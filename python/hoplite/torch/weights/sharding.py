@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import ItemsView, Mapping
+from typing import Any, NamedTuple
 
 import torch
 
-from hoplite import InvalidArgument
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from hoplite import HopliteError, InvalidArgument
 
 KEY_BYTES = 16
 
@@ -134,16 +132,34 @@ def _splits(name: str, tensor: Any) -> list[tuple[int, list[int], bool]]:
     return found
 
 
-def spread(tensors: dict[str, Any], parts: Mapping[str, Part], group: Any) -> Shards:
+def has_sharded(source: Any) -> bool:
+    """Whether there are DTensors in a module, a mapping, or pairs of names and tensors."""
+    if isinstance(source, torch.nn.Module):
+        return any(map(is_sharded, (*source.parameters(), *source.buffers())))
+    pairs = source.items() if isinstance(source, Mapping) else source
+    if not isinstance(pairs, ItemsView | list | tuple):
+        return False
+    return any(is_sharded(each) for pair in pairs if isinstance(pair, tuple | list) for each in pair[1:])
+
+
+def spread(
+    version: str, tensors: dict[str, Any], parts: Mapping[str, Part], group: Any, failure: HopliteError | None
+) -> Shards:
     """Returns what each rank of a process group publishes. All ranks call it at the same time.
 
     The first rank that has a part publishes it, and so it is with any other tensor, by its name. Meshes do not tell who
     that is: FSDP of a module that is tensor-parallel has a mesh for each of its ranks, with the same norms.
 
     Args:
+        version: name of the version.
         tensors: the tensors of this rank.
         parts: those that are parts, by name.
         group: the process group; None means the default one.
+        failure: why this rank can't publish, if so.
+
+    Raises:
+        InvalidArgument: another rank can't publish, or publishes another version; or this one is not in the group.
+        HopliteError: `failure`.
     """
     # Optional in torch.
     import torch.distributed as dist
@@ -153,12 +169,25 @@ def spread(tensors: dict[str, Any], parts: Mapping[str, Part], group: Any) -> Sh
         raise InvalidArgument("this rank is not in the process group: call publish on its ranks only")
     keys = {name: _key(name, parts.get(name)) for name in tensors}
     others: list[Any] = [None] * count
-    dist.all_gather_object(others, b"".join(keys.values()), group=group)
-    before = {had[at : at + KEY_BYTES] for had in others[:rank] for at in range(0, len(had), KEY_BYTES)}
+    why = None if failure is None else str(failure)
+    dist.all_gather_object(others, (version, why, b"".join(keys.values())), group=group)
+    if failure is not None:
+        raise failure
+    for other, (theirs, reason, _) in enumerate(others):
+        if reason is not None:
+            raise InvalidArgument(f"rank {other} can't publish its part of {theirs}: {reason}")
+        if theirs != version:
+            raise InvalidArgument(f"rank {other} publishes {theirs}, and rank {rank} {version}: pass the same name")
+    before = {had[at : at + KEY_BYTES] for _, _, had in others[:rank] for at in range(0, len(had), KEY_BYTES)}
     mine = {name: tensor for name, tensor in tensors.items() if keys[name] not in before}
     # Of a tensor that ranks share unevenly, some have nothing.
-    mine = {name: tensor for name, tensor in mine.items() if name not in parts or tensor.numel()}
+    mine = {name: tensor for name, tensor in mine.items() if tensor.numel() or not _numel(name, tensor, parts)}
     return Shards(rank, count, mine, {name: (parts[name].places, parts[name].full) for name in mine if name in parts})
+
+
+def _numel(name: str, tensor: Any, parts: Mapping[str, Part]) -> int:
+    """Number of elements of a whole tensor."""
+    return math.prod(parts[name].full if name in parts else tensor.shape)
 
 
 def _key(name: str, part: Part | None) -> bytes:
