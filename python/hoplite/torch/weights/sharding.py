@@ -147,8 +147,8 @@ def spread(
 ) -> Shards:
     """Returns what each rank of a process group publishes. All ranks call it at the same time.
 
-    The first rank that has a part publishes it, and so it is with any other tensor, by its name. Meshes do not tell who
-    that is: FSDP of a module that is tensor-parallel has a mesh for each of its ranks, with the same norms.
+    The first rank that has a part publishes it, and so it is with any other tensor, by its name. The meshes do not show
+    which rank that is: FSDP of a module that is tensor-parallel has several meshes, with the same norms.
 
     Args:
         version: name of the version.
