@@ -16,7 +16,7 @@ torch: Any = pytest.importorskip("torch", reason="needs PyTorch")
 
 import hoplite  # noqa: E402 - torch must be there
 import hoplite.torch as ht  # noqa: E402
-from hoplite.torch.weights import choosing, names, ordering, placing, transfer  # noqa: E402
+from hoplite.torch.weights import choosing, names, ordering, placing, transfer, writing  # noqa: E402
 from hoplite.torch.weights.manifest import Entry, Extent, Manifest, Source  # noqa: E402
 from torch_weights import SOON, counting, same  # noqa: E402
 
@@ -206,13 +206,21 @@ def test_shards_that_do_not_fit(clients: list[Client], shards: Any, boxes: Any, 
         ht.publish({"w": torch.zeros(2)}, "tp/1", client=clients[0], shards=shards or (0, 2, boxes))
 
 
-def test_shards_with_holes_are_refused(clients: list[Client]) -> None:
-    def publish(rank: int) -> Any:
+def test_shards_with_holes_are_refused(clients: list[Client], monkeypatch: pytest.MonkeyPatch) -> None:
+    def publish(rank: int, timeout: float) -> Any:
         box = {"w": (slice(rank, rank + 1), (3,))}
-        return ht.publish({"w": torch.zeros(1)}, "tp/1", client=clients[rank], shards=(rank, 2, box), timeout=SOON)
+        return ht.publish({"w": torch.zeros(1)}, "tp/1", client=clients[rank], shards=(rank, 2, box), timeout=timeout)
 
     with ThreadPoolExecutor() as pool:
-        list(pool.map(publish, range(2)))
+        other = pool.submit(publish, 1, 2)
+        with pytest.raises(ht.ManifestInvalid, match="do not have each element of w once"):
+            publish(0, SOON)
+        # Rank 0 might publish again.
+        with pytest.raises(hoplite.Timeout, match="tp/1 was not complete in time"):
+            other.result(SOON)
+        # Receivers do not rely on the check of publishers.
+        monkeypatch.setattr(writing, "merged", lambda *_: None)
+        list(pool.map(publish, range(2), [SOON] * 2))
     with pytest.raises(ht.ManifestInvalid, match="do not have each element of w once"):
         ht.fetch("tp/1", client=clients[2], timeout=SOON)
 
@@ -366,7 +374,8 @@ def test_tied_tensors_with_slices_of_their_own_are_filled_whole(clients: list[Cl
 
 
 @pytest.mark.parametrize("boxes", [((0, 2), (1, 3)), ((0, 3), (1, 2))])
-def test_shards_that_overlap_are_refused(clients: list[Client], boxes: Any) -> None:
+def test_shards_that_overlap_are_refused(clients: list[Client], monkeypatch: pytest.MonkeyPatch, boxes: Any) -> None:
+    monkeypatch.setattr(writing, "merged", lambda *_: None)
     with ThreadPoolExecutor() as pool:
         shards = [
             pool.submit(
@@ -385,8 +394,11 @@ def test_shards_that_overlap_are_refused(clients: list[Client], boxes: Any) -> N
         ht.fetch("lap/1", client=clients[0], timeout=SOON)
 
 
-def test_one_shard_of_a_larger_tensor_is_refused(clients: list[Client]) -> None:
+def test_one_shard_of_a_larger_tensor_is_refused(clients: list[Client], monkeypatch: pytest.MonkeyPatch) -> None:
     box = {"w": (slice(0, 4), (1 << 30,))}
+    with pytest.raises(ht.ManifestInvalid, match="do not have each element of w once"):
+        ht.publish({"w": torch.ones(4)}, "lone/1", client=clients[0], shards=(0, 1, box))
+    monkeypatch.setattr(writing, "merged", lambda *_: None)
     ht.publish({"w": torch.ones(4)}, "lone/1", client=clients[0], shards=(0, 1, box))
     with pytest.raises(ht.ManifestInvalid, match="do not have each element of w once"):
         ht.fetch("lone/1", client=clients[0], timeout=SOON)

@@ -37,7 +37,7 @@ class Layer(torch.nn.Module):  # type: ignore[misc]
         self.norm = torch.nn.BatchNorm1d(width)
 
 
-def model(version: int, width: int = 128) -> Any:
+def model(version: int, width: int = 192) -> Any:
     """The model of a version: each changes a few elements."""
     torch.manual_seed(5)
     found = torch.nn.Sequential(Layer(width), Layer(width), torch.nn.Linear(width, 7 * width + 3))
@@ -80,12 +80,15 @@ def receive(mesh: Any, client: hoplite.Client, kind: str) -> None:
     for tensor in into.state_dict().values():
         tensor.zero_()
     got = ht.fetch("run/2", into=into, client=client, timeout=SOON)
+    manifest = got.manifest
     for version in (2, 3):
         for name, whole in model(version).state_dict().items():
             check(into.state_dict()[name], whole, name)
         if version == 2:
-            got = ht.fetch("run/", into=into, after=got, client=client, timeout=SOON)
-            assert got.version == 3
+            # All ranks agree on the version by its name, and bring what changed nevertheless.
+            staged = ht.fetch("run/3", into=into, after=got, stage=True, client=client, timeout=SOON)
+            assert staged.nbytes < manifest.nbytes / 10
+            staged.switch()
 
 
 def odd(mesh: Any, client: hoplite.Client, _: str) -> None:
@@ -122,7 +125,7 @@ def odd(mesh: Any, client: hoplite.Client, _: str) -> None:
         assert got[f"expert.{other}"].tolist() == [other] * 3
     columns = zeros(7, 5, dtype=torch.int64, device_mesh=mesh, placements=[Shard(1)] * mesh.ndim)
     into = {"rows": columns, "plain": torch.zeros(50_000)}
-    ht.fetch("odd/1", into=into, layout={"plain": ...}, client=client, timeout=SOON)
+    ht.fetch("odd/1", into=into, layout={"plain": ..., "rows": ...}, client=client, timeout=SOON)
     check(into["rows"], rows, "rows")
     assert into["plain"].tolist() == [7] * 50_000
     partial = DTensor.from_local(torch.ones(4), mesh, [Partial(), *[Replicate()] * (mesh.ndim - 1)])
@@ -143,6 +146,15 @@ def odd(mesh: Any, client: hoplite.Client, _: str) -> None:
         ht.publish(stage, "odd/3", group=dist.group.WORLD, shards=(rank, count), client=client)
     with pytest.raises(hoplite.UnsupportedDtype, match="rows is a DTensor, whose elements are on several ranks"):
         ht.publish(tensors, "odd/3", shards=(rank, count), client=client, timeout=SOON)
+    # Not to be taken for a part of a larger tensor.
+    small = {"rows": zeros(4, 5, dtype=torch.int64, device_mesh=mesh, placements=[Shard(0)] * mesh.ndim)}
+    with pytest.raises(hoplite.ShapeMismatch, match=r"rows is \[7, 5\] in odd/1, but its DTensor in into is a part of"):
+        ht.fetch("odd/1", into=small, layout={"rows": ...}, client=client, timeout=SOON)
+    # Of one name, and no parts of one tensor: no version comes of it.
+    with pytest.raises((ht.ManifestInvalid, hoplite.ObjectLost), match=r"w is float32|rank 0 gave up odd/3"):
+        ht.publish({"w": torch.ones(3 + rank)}, "odd/3", group=dist.group.WORLD, client=client, timeout=SOON)
+    with pytest.raises(hoplite.InvalidArgument, match="group=workers is no process group"):
+        ht.publish({"w": torch.ones(3)}, "odd/3", group="workers", client=client, timeout=SOON)
     with pytest.raises(hoplite.InvalidArgument, match="rows is a DTensor, whose slices are known"):
         ht.fetch("odd/1", into=into, layout={"rows": slice(1), "plain": ...}, client=client, timeout=SOON)
 

@@ -54,7 +54,7 @@ def fetch(
             bytes are copied into these tensors while they arrive. Two of them may share memory only if they are tied
             in the publication. Of a DTensor, only what this rank has is brought. None allocates tensors on the CPU.
         after: wait for a number above this one. With the `Weights` of the last fetch into the same tensors, which must
-            be unchanged, and with the same `layout`, only what changed since is brought.
+            be unchanged, and with the same `layout`, only what changed since is brought, also of an exact version.
         client: client to use; None means `hoplite.client()`.
         layout: what to bring, by name of the tensor: a slice of axis 0, a tuple of slices, or `...` for the whole
             tensor. Other tensors are left out, also those of a module in `into`; a mapping has the names of `layout`.
@@ -193,18 +193,24 @@ async def _fetch(
     sharded: dict[str, Part] = {}
     outs = None if into is None else read(into, fills=True, parts=sharded)
     if outs is not None and layout is not None and isinstance(into, torch.nn.Module):
-        outs = {each: tensor for each, tensor in outs.items() if each in layout or each in sharded}
+        outs = {each: tensor for each, tensor in outs.items() if each in layout}
     if outs is not None and sharded:
-        twice = [each for each in layout or () if each in sharded]
-        if twice:
-            raise InvalidArgument(f"{twice[0]} is a DTensor, whose slices are known: leave it out of layout")
         places: dict[str, Any] = dict.fromkeys(outs, ...) if layout is None else dict(layout)
-        layout = {**places, **{each: part.places for each, part in sharded.items()}}
+        for each in sharded.keys() & places.keys():
+            if places[each] is not ...:
+                raise InvalidArgument(f"{each} is a DTensor, whose slices are known: write `...` for it in layout")
+            places[each] = sharded[each].places
+        layout = places
+    fulls = {each: part.full for each, part in sharded.items()}
     check_outs(outs or {})
     client = client or hoplite.client()
     deadline = Deadline(limit(timeout, client))
     base = after if isinstance(after, Weights) and outs is not None else None
-    chooser = Chooser(client, str(name), after.version if isinstance(after, Weights) else after, deadline)
+    floor = after.version if isinstance(after, Weights) else after
+    if isinstance(after, Weights) and not str(name).endswith("/"):
+        # Of an exact version, too, only what changed is brought.
+        floor = None
+    chooser = Chooser(client, str(name), floor, deadline)
     # What the tensors are, if not what they were before the call.
     now: str | None = None
     content = None if outs is None else Content(str(name) if base is None else base.name, outs)
@@ -223,7 +229,7 @@ async def _fetch(
             # A mix of versions must not stay: any whole version replaces it.
             version, manifest = await (chooser.any() if now is MIXED else chooser.next())
             with paused_collector():
-                placement = placed(version, manifest, outs, layout, wanted, stages=stage, touch=touch)
+                placement = placed(version, manifest, outs, layout, wanted, fulls=fulls, stages=stage, touch=touch)
             try:
                 known = base.manifest if base is not None and base._is_in(placement) else None
                 wanted_parts = parts(manifest, placement, known)

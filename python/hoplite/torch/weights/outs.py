@@ -29,6 +29,7 @@ def placed(
     layout: Mapping[str, Any] | None,
     dtype: Any,
     *,
+    fulls: Mapping[str, tuple[int, ...]],
     stages: bool,
     touch: Callable[[], None],
 ) -> Placement:
@@ -40,6 +41,7 @@ def placed(
         outs: tensors of the caller; None allocates them.
         layout: slices by name; None for all tensors.
         dtype: dtype in place of floating dtypes.
+        fulls: shapes of the whole tensors of which `outs` has parts.
         stages: whether the tensors stay as they are until `Placement.switch`.
         touch: called before the first copy.
 
@@ -53,6 +55,12 @@ def placed(
         entries.setdefault(entry.name, entry)
     wanted = list(entries) if layout is None else list(layout)
     _check_names(f"layout has no place for {version.name}", wanted, entries, missing=False)
+    for name, full in fulls.items():
+        if name in entries and entries[name].full != full:
+            raise ShapeMismatch(
+                f"{name} is {list(entries[name].full)} in {version.name}, but its DTensor in into is a part of "
+                f"{list(full)}: pass tensors like those published"
+            )
     boxes: dict[str, Box | None] = {}
     shapes: dict[str, tuple[int, ...]] = {}
     for name in wanted:

@@ -103,6 +103,7 @@ def publish(
 
     Raises:
         InvalidArgument: an argument is not valid, there are no elements, or a complete version has a higher number.
+        ManifestInvalid: the parts of several publishers are not those of whole tensors.
         NameTaken: the version exists, or another publisher is putting it.
         ObjectLost: another publisher of this version failed.
         ShapeMismatch: a tensor does not fit its box.
@@ -130,29 +131,30 @@ def publish(
     rank, count, boxes = _shards(shards)
     client = client or hoplite.client()
     found = limit(timeout, client)
+    is_shared = shards is None and (group is not None or has_sharded(source))
     # The time includes that of reading the tensors.
-    deadline = Deadline(SHARDS_TIMEOUT_S if found is None and count > 1 else found)
+    deadline = Deadline(SHARDS_TIMEOUT_S if found is None and (count > 1 or is_shared) else found)
     earlier = None if base is None else Version.of(base)
     if earlier is not None and (earlier.prefix != version.prefix or earlier.number >= version.number):
         raise InvalidArgument(f"base is {base}: pass an earlier version under {version.prefix}")
     wanted = check_dtype(dtype)
     sources: Sources | Stream
+    shared: Shards | None = None
     if is_read_once(source):
         sources = Stream(source, wanted, boxes, grows=bucket is None)
         default = BUCKET_BYTES
     else:
+        if is_shared:
+            shared = _shared(client, version, source, group)
+            rank, count, boxes = shared.rank, shared.publishers, shared.boxes
         with paused_collector():
-            if shards is None and (group is not None or has_sharded(source)):
-                rank, count, tensors, boxes = _shared(source, version, group)
-                deadline = Deadline(SHARDS_TIMEOUT_S if found is None and count > 1 else found)
-            else:
-                tensors = read(source)
-            sources = Sources(tensors, wanted, boxes)
+            sources = Sources(read(source) if shared is None else shared.tensors, wanted, boxes)
         if count == 1 and not sources.nbytes:
             raise InvalidArgument(nothing(version.name, len(sources.entries)))
         default = max(BUCKET_BYTES, aligned(sources.nbytes // BUCKETS_MAX))
-    _check_newest(client, version)
-    writer = Writer(client, version, sources, rank, count, replicas, deadline)
+    if shared is None:
+        _check_newest(client, version)
+    writer = Writer(client, version, sources, rank, count, replicas, deadline, shared and shared.publisher)
     try:
         writer.write(bytes_each or default, digest=digest, base=earlier)
         writer.commit(retain)
@@ -168,16 +170,28 @@ def publish(
     return Publication(ref, version.number, sources.nbytes, writer.sent)
 
 
-def _shared(source: Any, version: Version, group: Any) -> Shards:
+def _shared(client: Client, version: Version, source: Any, group: Any) -> Shards:
     """Returns what this rank publishes of a source that a process group shares. No rank waits for one that fails."""
     tensors: dict[str, Any] = {}
     parts: dict[str, Part] = {}
     failure = None
+    # The others notice when the client of rank 0 ends, or gives this up.
+    publisher = str(client.reserve())
     try:
-        tensors = read(source, parts=parts)
-    except HopliteError as error:
-        failure = error
-    return spread(version.name, tensors, parts, group, failure)
+        try:
+            _check_newest(client, version)
+            with paused_collector():
+                tensors = read(source, parts=parts)
+        except HopliteError as error:
+            failure = error
+        shared = spread(version.name, publisher, tensors, parts, group, failure)
+    except BaseException:
+        with contextlib.suppress(HopliteError):
+            client.delete(publisher, timeout=0)
+        raise
+    if shared.rank:
+        client.delete(publisher)
+    return shared
 
 
 def _shards(shards: Any) -> tuple[int, int, Any]:

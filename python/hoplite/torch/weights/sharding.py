@@ -37,12 +37,14 @@ class Shards(NamedTuple):
     Attributes:
         rank: its rank.
         publishers: their number.
+        publisher: the ref that rank 0 has reserved until the version is complete.
         tensors: the tensors by name.
         boxes: slices and shape of the whole, for each that is a part.
     """
 
     rank: int
     publishers: int
+    publisher: str
     tensors: dict[str, Any]
     boxes: dict[str, tuple[tuple[slice, ...], tuple[int, ...]]]
 
@@ -72,13 +74,16 @@ def part(name: str, tensor: Any) -> Part:
     mesh, full = tensor.device_mesh, tuple(tensor.shape)
     at = mesh.get_coordinate()
     if at is None:
-        raise InvalidArgument(f"{name} is a DTensor whose mesh does not have this rank: call this on its ranks only")
+        raise InvalidArgument(
+            f"{name} is a DTensor whose mesh does not have this rank: leave it out here; if only the ranks of the mesh "
+            "publish, pass their group="
+        )
     box = [(0, length) for length in full]
     for axis, mesh_axes, is_strided in _splits(name, tensor):
         for mesh_axis in mesh_axes:
             start, stop = box[axis]
             count = mesh.size(mesh_axis)
-            if is_strided and (stop - start) % count:
+            if count > 1 and is_strided and (stop - start) % count:
                 raise InvalidArgument(
                     f"axis {axis} of {name}, {list(full)}, is sharded unevenly by two axes of the mesh in reverse "
                     f"order ({tensor.placements}): pass its full_tensor(), or make the axis a multiple of the ranks"
@@ -143,7 +148,12 @@ def has_sharded(source: Any) -> bool:
 
 
 def spread(
-    version: str, tensors: dict[str, Any], parts: Mapping[str, Part], group: Any, failure: HopliteError | None
+    version: str,
+    publisher: str,
+    tensors: dict[str, Any],
+    parts: Mapping[str, Part],
+    group: Any,
+    failure: HopliteError | None,
 ) -> Shards:
     """Returns what each rank of a process group publishes. All ranks call it at the same time.
 
@@ -152,37 +162,43 @@ def spread(
 
     Args:
         version: name of the version.
+        publisher: a ref that this rank has reserved until the version is complete.
         tensors: the tensors of this rank.
         parts: those that are parts, by name.
-        group: the process group; None means the default one.
+        group: the process group, or a mesh of one axis; None means the default group.
         failure: why this rank can't publish, if so.
 
     Raises:
-        InvalidArgument: another rank can't publish, or publishes another version; or this one is not in the group.
+        InvalidArgument: another rank can't publish, or publishes another version; or there is no such group.
         HopliteError: `failure`.
     """
     # Optional in torch.
     import torch.distributed as dist
 
-    rank, count = dist.get_rank(group), dist.get_world_size(group)
+    try:
+        group = group.get_group() if hasattr(group, "get_group") else group
+        rank, count = dist.get_rank(group), dist.get_world_size(group)
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise InvalidArgument(f"group={group!s:.100} is no process group ({error}): pass one with its ranks") from error
     if rank < 0:
         raise InvalidArgument("this rank is not in the process group: call publish on its ranks only")
-    keys = {name: _key(name, parts.get(name)) for name in tensors}
+    keys = {name: _key(name, tensor, parts.get(name)) for name, tensor in tensors.items()}
     others: list[Any] = [None] * count
     why = None if failure is None else str(failure)
-    dist.all_gather_object(others, (version, why, b"".join(keys.values())), group=group)
+    dist.all_gather_object(others, (version, publisher, why, b"".join(keys.values())), group=group)
     if failure is not None:
         raise failure
-    for other, (theirs, reason, _) in enumerate(others):
+    for other, (theirs, _, reason, _) in enumerate(others):
         if reason is not None:
             raise InvalidArgument(f"rank {other} can't publish its part of {theirs}: {reason}")
         if theirs != version:
             raise InvalidArgument(f"rank {other} publishes {theirs}, and rank {rank} {version}: pass the same name")
-    before = {had[at : at + KEY_BYTES] for _, _, had in others[:rank] for at in range(0, len(had), KEY_BYTES)}
+    before = {had[at : at + KEY_BYTES] for *_, had in others[:rank] for at in range(0, len(had), KEY_BYTES)}
     mine = {name: tensor for name, tensor in tensors.items() if keys[name] not in before}
     # Of a tensor that ranks share unevenly, some have nothing.
     mine = {name: tensor for name, tensor in mine.items() if tensor.numel() or not _numel(name, tensor, parts)}
-    return Shards(rank, count, mine, {name: (parts[name].places, parts[name].full) for name in mine if name in parts})
+    boxes = {name: (parts[name].places, parts[name].full) for name in mine if name in parts}
+    return Shards(rank, count, others[0][1], mine, boxes)
 
 
 def _numel(name: str, tensor: Any, parts: Mapping[str, Part]) -> int:
@@ -190,7 +206,8 @@ def _numel(name: str, tensor: Any, parts: Mapping[str, Part]) -> int:
     return math.prod(parts[name].full if name in parts else tensor.shape)
 
 
-def _key(name: str, part: Part | None) -> bytes:
+def _key(name: str, tensor: Any, part: Part | None) -> bytes:
     """What is the same for the same elements on other ranks only. Names would be megabytes from each rank."""
-    box = () if part is None else [(place.start, place.stop) for place in part.places]
-    return hashlib.blake2b(repr((name, box)).encode(), digest_size=KEY_BYTES).digest()
+    full, box = (tensor.shape, None) if part is None else (part.full, [(at.start, at.stop) for at in part.places])
+    found = repr((name, str(tensor.dtype), tuple(full), box))
+    return hashlib.blake2b(found.encode(), digest_size=KEY_BYTES).digest()

@@ -102,7 +102,7 @@ def pairs(source: Any, parts: dict[str, Part] | None = None) -> Iterator[tuple[s
         if not isinstance(pair, tuple | list) or len(pair) != 2:
             raise InvalidArgument(f"expected pairs of a name and a tensor, got a {type(pair).__name__}")
         given, value = pair
-        if parts is not None and is_sharded(value):
+        if parts is not None and isinstance(given, str) and is_sharded(value):
             parts[given] = part(given, value)
             # The parts of a subclass would need boxes of their own.
             value = single(given, parts[given].tensor)

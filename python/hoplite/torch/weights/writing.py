@@ -20,11 +20,12 @@ import torch
 from hoplite import HopliteError, InvalidArgument, NameTaken, ObjectDeleted, ObjectLost, StoreFull, Timeout
 from hoplite.torch.weights.deltas import PATCH_SHARE_MAX, Base, Delta
 from hoplite.torch.weights.drafts import Drafts
-from hoplite.torch.weights.encoding import encode, parse, parse_data
+from hoplite.torch.weights.encoding import encode, parse
 from hoplite.torch.weights.manifest import Extent, Manifest, ManifestInvalid, Source
 from hoplite.torch.weights.memory import Typed, element_sizes
 from hoplite.torch.weights.pruning import take_over
 from hoplite.torch.weights.room import check_room
+from hoplite.torch.weights.shards import merged
 from hoplite.torch.weights.streams import Stream, copy_bytes
 
 if TYPE_CHECKING:
@@ -64,6 +65,8 @@ class Writer:
         count: number of shards.
         replicas: number of nodes that keep a copy.
         deadline: when to give up.
+        publisher: a ref that rank 0 has reserved until the version is complete, if all ranks know it; None if each
+            publishes when it likes.
     """
 
     def __init__(
@@ -75,6 +78,7 @@ class Writer:
         count: int,
         replicas: int,
         deadline: Deadline,
+        publisher: str | None = None,
     ) -> None:
         self._client = client
         self._version = version
@@ -90,8 +94,11 @@ class Writer:
             [],
             rank,
             count,
-            publisher=str(client.reserve()),
+            publisher=str(client.reserve()) if publisher is None or rank else publisher,
         )
+        self._publisher = publisher
+        # Manifests of the other ranks, at rank 0.
+        self._parts: list[Manifest] = []
         # What to delete if the publication fails.
         self._put: list[str] = []
         self._text = bytearray()
@@ -296,10 +303,14 @@ class Writer:
     def _join(self) -> None:
         """Puts the manifest of a shard, under the id of the publication that rank 0 has announced."""
         version = self._version
-        try:
-            data = self._client.get(version.announcement, timeout=self._deadline.left())
-        except Timeout:
-            raise Timeout(self._absent(0)) from None
+        while True:
+            try:
+                data = self._client.get(version.announcement, timeout=self._slice())
+                break
+            except Timeout:
+                if self._deadline.left() == 0:
+                    raise Timeout(self._absent(0)) from None
+                self._check_publisher()
         self._of = parse(data, version.announcement, element_sizes()).id
         self._place(version.shard(self._manifest.shard, self._of), self._text)
 
@@ -325,6 +336,9 @@ class Writer:
             nbytes += sum(self._wait_for_shard(rank) for rank in range(1, shards))
             if not nbytes:
                 raise InvalidArgument(nothing(f"the {shards} shards of {self._version.name}", 0))
+            if self._parts or any(entry.begin is not None for entry in self._manifest.entries):
+                # Receivers could not read shards that do not fit together.
+                merged(self._version.name, [self._manifest, *self._parts])
             self._put_text(self._version.name, self._text, retain)
         with contextlib.suppress(HopliteError):
             self._client.delete(self._manifest.publisher, timeout=CANCEL_S)
@@ -352,7 +366,7 @@ class Writer:
         left = self._deadline.left
         name = self._version.shard(rank, self._manifest.id)
         try:
-            part = parse_data(self._client.get(name, timeout=left()), name)
+            part = parse(self._client.get(name, timeout=left()), name, element_sizes())
         except Timeout:
             raise Timeout(self._absent(rank)) from None
         refs = part.refs()
@@ -361,6 +375,7 @@ class Writer:
             raise Timeout(f"the data of shard {name} was not complete in time: check its rank, or set a longer timeout")
         for ref in refs:
             self._client.locations(ref, timeout=left())
+        self._parts.append(part)
         return part.nbytes
 
     def _wait_for_commit(self) -> None:
@@ -369,10 +384,22 @@ class Writer:
         while not self._client.wait([version.name], timeout=self._slice())[0]:
             if self._deadline.left() == 0:
                 raise Timeout(f"{version.name} was not complete in time: check rank 0, or set a longer timeout")
+            self._check_publisher()
             with contextlib.suppress(Timeout, ObjectDeleted, ObjectLost):
                 data = self._client.get(version.announcement, timeout=self._slice())
                 if parse(data, version.announcement, element_sizes()).id != self._of:
                     self._join()
+
+    def _check_publisher(self) -> None:
+        """Checks that rank 0 has not given up a version that all ranks publish at the same time.
+
+        Raises:
+            ObjectLost: it has.
+        """
+        if self._publisher is None or not self._client.wait([self._publisher], timeout=0)[0]:
+            return
+        if not self._client.wait([self._version.name], timeout=0)[0]:
+            raise ObjectLost(f"rank 0 gave up {self._version.name}: see its error, and publish again on all ranks")
 
     def _slice(self) -> float:
         left = self._deadline.left()
