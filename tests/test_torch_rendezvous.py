@@ -9,6 +9,7 @@ import tempfile
 import textwrap
 from datetime import timedelta
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -21,6 +22,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.timeout(240)]
 
 import torch.distributed as dist  # noqa: E402 - after the check that torch exists
 
+from hoplite.torch.backend import keeper  # noqa: E402
 from hoplite.torch.backend.rendezvous import Exchange  # noqa: E402
 
 # The store's timeout is 30 minutes: a rank that waits for it exceeds the limit of the test.
@@ -211,3 +213,26 @@ def test_torchrun_restarts_ranks_in_the_store_of_those_that_died(tmp_path: Path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("attempt 2, rank") == 3, done.stdout + done.stderr
     assert done.stdout.count("[9.0, 9.0, 9.0]") == 3, done.stdout
+
+
+class Deleting:
+    """A client of a keeper whose object is deleted right after it was there, before the keeper watches it."""
+
+    def __init__(self, client: hoplite.Client, other: hoplite.Client) -> None:
+        self.client, self.other = client, other
+
+    def get(self, name: str, timeout: float) -> None:
+        """Gets the object, which is then deleted."""
+        self.client.get(name, timeout=timeout)
+        self.other.delete(name)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.client, name)
+
+
+def test_a_keeper_whose_ranks_end_at_once_ends_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeper, "LOOK_S", 0.5)
+    with hoplite.Node(capacity="16MiB") as node, node.client() as client, node.client() as other:
+        other.put(b"ranks", name="job")
+        # It would not return, and the test time out.
+        keeper.until_deleted(cast("hoplite.Client", Deleting(client, other)), "job")

@@ -15,12 +15,14 @@ import sys
 from typing import Any
 
 import hoplite
-from hoplite.errors import HopliteError
+from hoplite.errors import HopliteError, Timeout
 
 # Time for the first rank to register the object that stands for all ranks.
 REGISTER_S = 60.0
 # Time to start.
 START_S = 60.0
+# How often the keeper looks whether the object is still there. It must outlast any pause of the owner.
+LOOK_S = 30.0
 
 
 def start(node: dict[str, Any], marker: str) -> tuple[str, str | None]:
@@ -84,10 +86,18 @@ def main() -> None:
     with node, node.client() as client:
         print(json.dumps({"socket": node.socket, "address": address}), flush=True)  # noqa: T201
         sys.stdout.close()
-        with contextlib.suppress(HopliteError):
-            client.get(facts["marker"], timeout=REGISTER_S)
-            for _ in client.watch_locations(facts["marker"]):
-                pass
+        until_deleted(client, facts["marker"])
+
+
+def until_deleted(client: hoplite.Client, marker: str) -> None:
+    """Returns when an object that is put soon is deleted or lost."""
+    with contextlib.suppress(HopliteError):
+        client.get(marker, timeout=REGISTER_S)
+        # A watch that begins after the deletion would wait for another object of this name.
+        while client.wait([marker], timeout=LOOK_S)[0]:
+            with contextlib.suppress(Timeout):
+                for _ in client.watch_locations(marker, timeout=LOOK_S):
+                    pass
 
 
 if __name__ == "__main__":
