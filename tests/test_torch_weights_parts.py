@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, cast
@@ -18,29 +17,12 @@ import hoplite  # noqa: E402 - torch must be there
 import hoplite.torch as ht  # noqa: E402
 from hoplite.torch.weights import choosing, names, ordering, placing, transfer, writing  # noqa: E402
 from hoplite.torch.weights.manifest import Entry, Extent, Manifest, Source  # noqa: E402
-from torch_weights import SOON, counting, same  # noqa: E402
+from torch_weights import SOON, counting, recorded, same  # noqa: E402
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from hoplite import Client
 
 ALL = slice(None)
-
-
-@contextlib.contextmanager
-def recorded(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """Records the bytes of the data objects that fetches get."""
-    sizes: list[int] = []
-    take = transfer._take
-
-    def taken(part: transfer.Part, data: Any) -> None:
-        sizes.append(part.nbytes)
-        take(part, data)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(transfer, "_take", taken)
-        yield sizes
 
 
 @pytest.mark.parametrize("bucket", [None, "64KiB"])

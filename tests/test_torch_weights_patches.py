@@ -15,10 +15,10 @@ torch: Any = pytest.importorskip("torch", reason="needs PyTorch")
 
 import hoplite  # noqa: E402 - torch must be there
 import hoplite.torch as ht  # noqa: E402
-from hoplite.torch.weights import patches, transfer  # noqa: E402
+from hoplite.torch.weights import patches  # noqa: E402
 from hoplite.torch.weights.manifest import Entry, Manifest, Source  # noqa: E402
 from hoplite.torch.weights.memory import dtype_name, element_sizes  # noqa: E402
-from torch_weights import SOON, counting, same  # noqa: E402
+from torch_weights import SOON, counting, recorded, same  # noqa: E402
 
 if TYPE_CHECKING:
     from hoplite import Client
@@ -64,14 +64,13 @@ def random(shape: tuple[int, ...], dtype: Any, seed: int) -> Any:
     return data.view(dtype).reshape(shape)
 
 
-def change(tensor: Any, share: float, seed: int) -> int:
-    """Writes other bits into a share of the elements, at random places; returns the number of bytes."""
+def change(tensor: Any, share: float, seed: int) -> None:
+    """Writes other bits into a share of the elements, at random places."""
     flat = bits(tensor).clone().view(-1, tensor.element_size())
     generator = np.random.default_rng(seed)
     places = generator.choice(len(flat), max(1, int(share * len(flat))), replace=False)
     flat[torch.from_numpy(places)] ^= 1
     tensor.copy_(flat.view(-1).view(tensor.dtype).view(tensor.shape))
-    return int(len(places) * tensor.element_size())
 
 
 class Receiver:
@@ -83,15 +82,7 @@ class Receiver:
 
     def fetch(self, monkeypatch: pytest.MonkeyPatch, *, stage: bool = False) -> int:
         """Brings the newest version; returns the bytes of data that came."""
-        sizes: list[int] = []
-        take = transfer._take
-
-        def taken(part: transfer.Part, data: Any) -> None:
-            sizes.append(part.nbytes)
-            take(part, data)
-
-        with monkeypatch.context() as patched:
-            patched.setattr(transfer, "_take", taken)
+        with recorded(monkeypatch) as sizes:
             options = {"client": self.client, "timeout": SOON, **self.options}
             self.got = ht.fetch("p/", into=self.into, after=self.got, stage=stage, **options)
         if stage:

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+
+from hoplite.torch.weights import transfer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pytest
 
 # Timeout of everything that can hang. It is not a performance assertion.
 SOON = 30.0
@@ -57,3 +65,18 @@ def as_bytes(tensor: Any) -> Any:
     """The elements of a tensor as bytes."""
     plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
     return plain.reshape(-1).view(torch.uint8) if plain.numel() else torch.empty(0, dtype=torch.uint8)
+
+
+@contextlib.contextmanager
+def recorded(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """Records the bytes of the data objects that fetches get."""
+    sizes: list[int] = []
+    take = transfer._take
+
+    def taken(part: transfer.Part, data: Any) -> None:
+        sizes.append(part.nbytes)
+        take(part, data)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(transfer, "_take", taken)
+        yield sizes

@@ -41,7 +41,7 @@ def placed(
         outs: tensors of the caller; None allocates them.
         layout: slices by name; None for all tensors.
         dtype: dtype in place of floating dtypes.
-        fulls: shapes of the whole tensors of which `outs` has parts.
+        fulls: shape of each whole tensor, where `outs` has a part.
         stages: whether the tensors stay as they are until `Placement.switch`.
         touch: called before the first copy.
 

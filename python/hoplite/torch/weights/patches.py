@@ -187,7 +187,7 @@ def read(patch: memoryview) -> Iterator[Section]:
             if int(counts.sum(dtype=np.uint64)) != changed:
                 raise _invalid("its counts are not those of its places")
             places = np.repeat(np.arange(len(counts)) * BLOCK_ELEMENTS, counts) + offsets
-        if len(places) != changed or (changed and (places[-1] >= count or (np.diff(places) <= 0).any())):
+        if len(places) != changed or places[-1] >= count or (np.diff(places) <= 0).any():
             raise _invalid("its places are not in order")
         yield Section(first, end, item, places, take(f"V{item}", changed))
 
