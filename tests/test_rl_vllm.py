@@ -240,6 +240,62 @@ def test_the_workers_of_a_host_share_one_copy(tmp_path: Path) -> None:
     assert nbytes <= received < 1.5 * nbytes
 
 
+# Ranks of FSDP2, which have no client of the server but rank 0.
+RANK = """
+import os, sys, warnings
+warnings.simplefilter("ignore")
+sys.path.insert(0, sys.argv[1])
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+from vllm.distributed.weight_transfer import HTTPVLLMWeightSyncClient, ModuleSource, WeightTransferTrainerFactory
+import hoplite, hoplite.vllm
+from rl_models import Policy, fill
+
+rank = int(os.environ["RANK"])
+dist.init_process_group("gloo", init_method="file://" + os.environ["STORE"], rank=rank, world_size=2)
+module = torch.compile(fully_shard(Policy()))
+DTensor.full_tensor = None
+engine = WeightTransferTrainerFactory.trainer_init(
+    hoplite.vllm.HopliteTrainerInitInfo(rank=rank, timeout=60),
+    client=HTTPVLLMWeightSyncClient(os.environ["URL"]) if rank == 0 else None,
+    source=ModuleSource(module),
+)
+for value in (10, 20):
+    fill(module, value)
+    engine.send_weights()
+dist.barrier()
+hoplite.shutdown()
+dist.destroy_process_group()
+"""
+
+
+def test_each_rank_publishes_what_it_has(tmp_path: Path, node: hoplite.Node) -> None:
+    script, server = tmp_path / "rank.py", Server()
+    script.write_text(RANK)
+    with served(server) as url:
+        shared = {"HOPLITE_ADDRESS": f"unix:{node.socket}", "STORE": str(tmp_path / "store"), "URL": url}
+        ranks = [
+            subprocess.Popen(
+                [sys.executable, script, str(ROOT / "tests")],
+                env={**os.environ, **shared, "RANK": str(rank)},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+            for rank in range(2)
+        ]
+        for each in ranks:
+            with each:
+                output, _ = each.communicate(timeout=100)
+                assert each.returncode == 0, output
+    assert all(same(model, Policy(20)) for model in server.models)
+    manifest = hoplite.torch.fetch("policy/2", layout={}, timeout=SOON).manifest
+    rows = [(entry.name, entry.begin, entry.shape) for entry in manifest.entries if entry.name == "first.weight"]
+    assert rows == [("first.weight", (0, 0), (2, 4)), ("first.weight", (2, 0), (1, 4))]
+
+
 def test_without_vllm_the_error_names_the_extra() -> None:
     program = "import sys; sys.modules['vllm'] = None; import hoplite.vllm"
     ((_, output),) = torch_forks.run(program, [os.environ])

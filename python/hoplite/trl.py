@@ -9,13 +9,12 @@ Does not know the trainer. It needs the extra `trl`.
 from __future__ import annotations
 
 import logging
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import hoplite
-from hoplite import _policy
-from hoplite._timeouts import DEFAULT, limit
-from hoplite.errors import HopliteError, InvalidArgument, PackageMissing
+from hoplite._policy import Transfer
+from hoplite._timeouts import DEFAULT
+from hoplite.errors import PackageMissing
 from hoplite.extras import install
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ except ImportError as error:
     raise PackageMissing(f"hoplite.trl needs TRL 1.16 ({error}): run {install('trl')}") from None
 
 
-class HopliteWeightTransfer:
+class HopliteWeightTransfer(Transfer):
     """Publishes the weights of TRL's trainer; implements its `WeightTransferProtocol`.
 
     Args:
@@ -56,13 +55,7 @@ class HopliteWeightTransfer:
         replicas: int = 1,
         timeout: float | None = DEFAULT,
     ) -> None:
-        if isinstance(servers, str):
-            raise InvalidArgument(f"servers is the text {servers!r}: pass a list of URLs")
-        self._servers = servers if callable(servers) else list(servers).copy
-        self.prefix = _policy.check_prefix(prefix)
-        self.retain = retain
-        self.replicas = replicas
-        self.timeout = timeout
+        super().__init__(logger, VLLMClient, servers, prefix=prefix, retain=retain, replicas=replicas, timeout=timeout)
 
     def init_weight_transfer(self) -> None:
         """Attaches to the node of this host, waits for the servers and checks that they have their nodes.
@@ -71,8 +64,7 @@ class HopliteWeightTransfer:
             TimeoutError: a server did not start in time.
         """
         hoplite.client()
-        for url in self._servers():
-            server = VLLMClient(url)
+        for server in self.clients():
             server.wait_for_server_ready()
             server.init_weight_transfer_engine({})
 
@@ -94,28 +86,7 @@ class HopliteWeightTransfer:
             HopliteError: no server has loaded the version.
             StoreFull: the store had no capacity in time.
         """
-        name = _policy.next_name(self.prefix)
-        timeout = limit(self.timeout, otherwise=300.0)
-        _policy.publish_to_host_memory(iterator, name, retain=self.retain, replicas=self.replicas, timeout=timeout)
-        urls = list(self._servers())
-        with ThreadPoolExecutor(max(1, len(urls))) as threads:
-            errors = list(threads.map(lambda url: self._update(url, name, timeout), urls))
-        failed = {url: error for url, error in zip(urls, errors, strict=True) if error is not None}
-        if urls and len(failed) == len(urls):
-            raise HopliteError(f"no server has loaded {name} ({failed}): start a server, or check their logs")
-        for url, error in failed.items():
-            logger.warning("server %s has not loaded %s: %s", url, name, error)
-
-    def _update(self, url: str, name: str, timeout: float | None) -> Exception | None:
-        """Makes one server load a version; returns its error. After an error the server stays paused."""
-        server = VLLMClient(url)
-        try:
-            server.pause()
-            _policy.load(server, name, timeout)
-            server.resume()
-        except Exception as error:  # noqa: BLE001 - whatever the server or the network raises concerns this server only
-            return error
-        return None
+        self.send(iterator)
 
     def destroy(self) -> None:
         """Does nothing: the versions stay, so that servers and a restarted trainer find them."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from vllm.distributed.weight_transfer.base import TrainerInitInfo, TrainerWeightTransferEngine
+from vllm.distributed.weight_transfer.base import ModuleSource, TrainerInitInfo, TrainerWeightTransferEngine
 
 import hoplite
 from hoplite import _policy
 from hoplite._timeouts import DEFAULT, limit
 from hoplite.errors import InvalidArgument
+from hoplite.torch.weights.sharding import has_sharded, is_elsewhere
+from hoplite.torch.weights.wrappers import plain_name
 
 if TYPE_CHECKING:
     from typing import Self
@@ -27,7 +29,8 @@ class HopliteTrainerInitInfo(TrainerInitInfo):
             server loads from its own memory, and pauses only for that.
         timeout: seconds for the publication, and for each worker to receive it. None waits without limit. The
             default is `default_timeout` of `hoplite.init`, or 300.
-        rank: rank of this process in the trainer. Rank 0 publishes.
+        rank: rank of this process in the trainer. Rank 0 publishes, unless the module has DTensors: then every rank
+            publishes its part.
     """
 
     backend: ClassVar[str] = "hoplite"
@@ -60,13 +63,14 @@ class HopliteTrainerEngine(TrainerWeightTransferEngine[HopliteTrainerInitInfo]):
             InvalidArgument: `source` is missing or has no full tensors, rank 0 does not own all of them, or the prefix
                 is not valid.
         """
+        sharded = _sharded(source)
         if source is None or not source.implements_iter_full():
             raise InvalidArgument(
                 f"{type(source).__name__} has no full tensors to publish: pass a source= that implements iter_full"
             )
         if init_info.is_sender:
             owned = source.owned_names(init_info.rank)
-            if len(owned) != len(source.metadata):
+            if sharded is None and len(owned) != len(source.metadata):
                 raise InvalidArgument(
                     f"rank 0 owns {len(owned)} of {len(source.metadata)} parameters: gather all of them on rank 0"
                 )
@@ -84,17 +88,34 @@ class HopliteTrainerEngine(TrainerWeightTransferEngine[HopliteTrainerInitInfo]):
             StoreFull: the store had no capacity in time.
             Timeout: the replicas were not complete in time.
         """
-        weights = self.source.iter_full()
-        if not self.is_sender:
-            # To read the tensors of a sharded model is a collective call of all ranks.
-            for _ in weights:
-                pass
-            return
         info = self.info
-        name = _policy.next_name(info.prefix)
-        timeout = limit(info.timeout, otherwise=300.0)
-        _policy.publish_to_host_memory(weights, name, retain=info.retain, replicas=info.replicas, timeout=timeout)
-        load(self.client, name, timeout=timeout)
+        timeout = limit(info.timeout, otherwise=_policy.TIMEOUT_S)
+        options: dict[str, Any] = {"retain": info.retain, "replicas": info.replicas, "timeout": timeout}
+        sharded = _sharded(self.source)
+        name: str | None
+        if sharded is not None:
+            name = _policy.publish_sharded(sharded, info.prefix, **options)
+        elif self.is_sender:
+            name = _policy.next_name(info.prefix)
+            _policy.publish_to_host_memory(self.source.iter_full(), name, **options)
+        else:
+            # To read the tensors of a sharded model is a collective call of all ranks.
+            for _ in self.source.iter_full():
+                pass
+            name = None
+        if name is not None:
+            load(self.client, name, timeout=timeout)
+
+
+def _sharded(source: Any) -> dict[str, Any] | None:
+    """Returns what this rank has of the module of a source, if it has DTensors, so that nothing has to be gathered."""
+    if not isinstance(source, ModuleSource) or type(source).iter_full is not ModuleSource.iter_full:
+        return None
+    found = {plain_name(name): tensor for name, tensor in source._module.named_parameters()}
+    if not has_sharded(found):
+        return None
+    # Pipelines and experts: this rank is not in the meshes of all of them.
+    return {name: tensor for name, tensor in found.items() if not is_elsewhere(tensor)}
 
 
 def load(client: Any, name: str = "policy/", *, timeout: float | None = DEFAULT) -> str:
@@ -111,7 +132,7 @@ def load(client: Any, name: str = "policy/", *, timeout: float | None = DEFAULT)
     Raises:
         Timeout: no version existed in time.
     """
-    timeout = limit(timeout, otherwise=300.0)
+    timeout = limit(timeout, otherwise=_policy.TIMEOUT_S)
     version = _policy.newest_name(name, timeout)
     _policy.load(client, version, timeout, weight_version=version)
     return version

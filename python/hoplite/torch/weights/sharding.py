@@ -54,6 +54,11 @@ def is_sharded(tensor: Any) -> bool:
     return hasattr(type(tensor), "full_tensor") and hasattr(tensor, "placements") and hasattr(tensor, "device_mesh")
 
 
+def is_elsewhere(tensor: Any) -> bool:
+    """Whether a tensor is a DTensor whose mesh does not have this rank."""
+    return is_sharded(tensor) and tensor.device_mesh.get_coordinate() is None
+
+
 def local(tensor: Any) -> Any:
     """Returns the elements of a tensor that are on this rank: of a DTensor its part, else the tensor."""
     if not is_sharded(tensor):
