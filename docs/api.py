@@ -113,6 +113,13 @@ def page() -> str:
         *document(target(package["vllm"]["HopliteTrainerInitInfo"]), "hoplite.vllm.", 3),
         *document(target(package["vllm"]["load"]), "hoplite.vllm.", 3),
         *document(target(package["vllm"]["register"]), "hoplite.vllm.", 3),
+        "## `hoplite.sglang`",
+        text(package["sglang"]),
+        *(
+            block
+            for name in ("HopliteWeightTransfer", "load", "load_weights")
+            for block in document(target(package["sglang"][name]), "hoplite.sglang.", 3)
+        ),
         "## `hoplite.trl`",
         text(package["trl"]),
         *document(package["trl.HopliteWeightTransfer"], "hoplite.trl.", 3),

@@ -256,6 +256,7 @@ NEED_OTHERS = (
     "hoplite.dask",
     "hoplite.ray",
     "hoplite.torch",
+    "hoplite.sglang",
     "hoplite.trl",
     "hoplite.verl",
     "hoplite.vllm",

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from hoplite import Node
 
 FILES = Path(hoplite.__file__).parent
-INTEGRATIONS = ["dask", "ray", "torch", "torchft", "torchrl", "vllm", "proxystore.py", "trl.py", "verl.py"]
+INTEGRATIONS = ["dask", "ray", "torch", "torchft", "torchrl", "sglang", "vllm", "proxystore.py", "trl.py", "verl.py"]
 
 # Timeouts with another meaning: those of a start, of an internal call, and of an interface of a framework.
 OTHERS = {
