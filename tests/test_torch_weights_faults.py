@@ -24,7 +24,7 @@ from hoplite.torch.weights import transfer  # noqa: E402
 from hoplite.torch.weights.choosing import Chooser  # noqa: E402
 from hoplite.torch.weights.names import Deadline, Version  # noqa: E402
 from hoplite.torch.weights.placing import Placement  # noqa: E402
-from hoplite.torch.weights.sources import Sources  # noqa: E402
+from hoplite.torch.weights.sources import Sources, whole  # noqa: E402
 from hoplite.torch.weights.writing import Writer  # noqa: E402
 from torch_weights import SOON, Model, same  # noqa: E402
 
@@ -39,7 +39,7 @@ import sys
 import torch
 import hoplite
 import hoplite.torch as ht
-from hoplite.torch.weights.sources import Sources
+from hoplite.torch.weights.sources import Sources, whole
 socket, name, buckets = sys.argv[1:]
 copy, left = Sources.copy, [int(buckets)]
 def count(self, memory, first):
@@ -363,7 +363,7 @@ def test_an_announcement_that_was_pruned_before_it_is_read_is_passed_over(client
 def written(node: Node, tensors: dict[str, Any], name: str, base: str | None = None) -> Iterator[Writer]:
     """A publication whose data is complete, and whose version is not. At the end its client is closed."""
     with node.client() as client:
-        sources = Sources(tensors)
+        sources = Sources(whole(tensors, None))
         writer = Writer(client, Version.of(name), sources, 0, 1, 1, Deadline(SOON))
         writer.write(8 << 20, digest=False, base=None if base is None else Version.of(base))
         yield writer

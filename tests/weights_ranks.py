@@ -123,6 +123,13 @@ def odd(mesh: Any, client: hoplite.Client, _: str) -> None:
         check(got[name], tensor, name)
     for other in range(count):
         assert got[f"expert.{other}"].tolist() == [other] * 3
+    # Receivers that cut what the ranks share across.
+    layouts = [{"rows": (slice(None), slice(0, 2))}, {"rows": (slice(None), slice(2, 5)), "last": slice(3)}]
+    ht.publish(tensors, "cut/1", layouts=layouts, bucket=256, client=client, timeout=SOON)
+    for layout in (dict.fromkeys(got, ...), *layouts):
+        cut = ht.fetch("cut/1", layout=layout, client=client, timeout=SOON)
+        for name in layout.keys() & whole.keys():
+            assert torch.equal(cut[name], whole[name][layout[name]]), name
     columns = zeros(7, 5, dtype=torch.int64, device_mesh=mesh, placements=[Shard(1)] * mesh.ndim)
     into = {"rows": columns, "plain": torch.zeros(50_000)}
     ht.fetch("odd/1", into=into, layout={"plain": ..., "rows": ...}, client=client, timeout=SOON)

@@ -12,6 +12,7 @@ import json
 import math
 import re
 import struct
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from hoplite.torch.weights.manifest import (
@@ -177,8 +178,6 @@ def _manifest(text: Text, inline_bytes: int) -> Manifest:
 def _entries(text: Text, nbytes: int, sizes: dict[str, int]) -> list[Entry]:
     text.skip('{"names":')
     names = text.strings(TENSORS_MAX, NAME_CHARS_MAX)
-    if len(set(names)) != len(names):
-        raise _Invalid("a tensor is listed twice")
     text.skip(',"dtypes":')
     dtypes = text.strings(DTYPES_MAX, NAME_CHARS_MAX)
     unknown = [dtype for dtype in dtypes if dtype not in sizes]
@@ -211,6 +210,9 @@ def _entries(text: Text, nbytes: int, sizes: dict[str, int]) -> list[Entry]:
         entries[index] = entry._replace(begin=begin, full=full)
     text.skip("}")
     text.end()
+    times = Counter(names) if len(set(names)) != len(names) else {}
+    if any(entry.begin is None and times[entry.name] > 1 for entry in entries if times):
+        raise _Invalid("a tensor is listed twice")
     # Tied tensors are the same range; others must not overlap, so that they never take more memory than the version.
     end = 0
     for first, length, _, _ in sorted({(each.offset, each.nbytes, each.dtype, each.shape) for each in entries}):

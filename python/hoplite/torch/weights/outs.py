@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hoplite import InvalidArgument, ShapeMismatch, StoreFull
+from hoplite.torch.weights.boxes import boxed
 from hoplite.torch.weights.memory import converted, dtype_name
 from hoplite.torch.weights.modes import copying
 from hoplite.torch.weights.placing import Placement
 from hoplite.torch.weights.sharing import first_shared, repeats
-from hoplite.torch.weights.sources import boxed
 from hoplite.torch.weights.wrappers import hint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from hoplite.torch.weights.boxes import Box
     from hoplite.torch.weights.manifest import Entry, Manifest
     from hoplite.torch.weights.names import Version
-    from hoplite.torch.weights.placing import Box
 
 
 def placed(

@@ -78,7 +78,8 @@ class Runs:
             first: first byte of the range.
             last: its end, exclusive.
         """
-        for entry in entries[self._count :]:
+        # Layouts of receivers order the flat space in another way.
+        for entry in sorted(entries[self._count :], key=lambda entry: entry.offset):
             self._add(entry)
         self._count = len(entries)
         for index in range(bisect_right(self._all, first, key=lambda run: run.last), len(self._all)):

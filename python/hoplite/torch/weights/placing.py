@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from hoplite.torch.weights import patches
+from hoplite.torch.weights.boxes import common, slices
 from hoplite.torch.weights.manifest import ManifestInvalid
 from hoplite.torch.weights.memory import Typed, carrier, copy_all, copyable, element_sizes, strides, synchronize
 from hoplite.torch.weights.modes import copying
@@ -22,10 +23,8 @@ from hoplite.torch.weights.modes import copying
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from hoplite.torch.weights.boxes import Box
     from hoplite.torch.weights.manifest import Entry, Manifest
-
-# A range of indexes on each axis.
-Box = list[tuple[int, int]]
 
 # Elements that change are copied as integers of their size: exact, also the bits of a NaN, and for any dtype.
 INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -334,15 +333,10 @@ def _pair(target: Target, box: Box, value: Any, outs: list[Any], values: list[An
     """Appends the copy of the wanted part of a box of a target."""
     inner = target.inner or tuple(slice(0, length) for length in target.shape[1:])
     wanted = [(0, target.shape[0]), *((at.start, at.stop) for at in inner)]
-    common = [(max(a, b), min(c, d)) for (a, c), (b, d) in zip(box, wanted, strict=True)]
-    if all(low < high for low, high in common):
-        outs.append(target.out[_slices(common, wanted)])
-        values.append(value[_slices(common, box)])
-
-
-def _slices(part: Box, whole: Box) -> tuple[slice, ...]:
-    """The place of a box in one that contains it."""
-    return tuple(slice(low - start, high - start) for (low, high), (start, _) in zip(part, whole, strict=True))
+    both = common(box, wanted)
+    if all(low < high for low, high in both):
+        outs.append(target.out[slices(both, wanted)])
+        values.append(value[slices(both, box)])
 
 
 def _target(entry: Entry, out: Any, box: Box | None) -> Target | None:
@@ -354,14 +348,11 @@ def _target(entry: Entry, out: Any, box: Box | None) -> Target | None:
         return Target(entry.offset, entry.offset + entry.nbytes, dtype, item, shape, stride, None, out, is_linear)
     begin = entry.begin or (0,) * len(shape)
     wanted = box if box is not None else [(0, length) for length in entry.full]
-    common = [
-        (max(first, start), min(first + length, stop))
-        for first, length, (start, stop) in zip(begin, shape, wanted, strict=True)
-    ]
-    if any(start >= stop for start, stop in common):
+    both = common([(first, first + length) for first, length in zip(begin, shape, strict=True)], wanted)
+    if any(start >= stop for start, stop in both):
         return None
-    out = out[_slices(common, wanted)]
-    here = [(low - first, high - first) for (low, high), first in zip(common, begin, strict=True)]
+    out = out[slices(both, wanted)]
+    here = [(low - first, high - first) for (low, high), first in zip(both, begin, strict=True)]
     (low, high), *others = here or [(0, 1)]
     row = math.prod(shape[1:]) * item
     is_whole = all((start, stop) == (0, length) for (start, stop), length in zip(others, shape[1:], strict=True))

@@ -9,13 +9,14 @@ import hoplite
 from hoplite import HopliteError, InvalidArgument, NameTaken, Ref, Timeout
 from hoplite._timeouts import DEFAULT, limit
 from hoplite.sizes import check_size
+from hoplite.torch.weights.arranging import arranged, check_layouts
 from hoplite.torch.weights.manifest import SHARDS_MAX, aligned
 from hoplite.torch.weights.memory import check_dtype
 from hoplite.torch.weights.names import Deadline, Version
 from hoplite.torch.weights.pauses import paused_collector
 from hoplite.torch.weights.pruning import prune
 from hoplite.torch.weights.sharding import has_sharded, spread
-from hoplite.torch.weights.sources import Sources, is_read_once, read
+from hoplite.torch.weights.sources import Sources, is_read_once, read, whole
 from hoplite.torch.weights.streams import BUCKETS_MAX, Stream
 from hoplite.torch.weights.writing import Writer, nothing
 
@@ -58,6 +59,7 @@ def publish(
     dtype: Any = None,
     shards: Any = None,
     group: Any = None,
+    layouts: Any = None,
     base: str | Ref | None = None,
     digest: bool = False,
     timeout: float | None = DEFAULT,
@@ -89,6 +91,9 @@ def publish(
             known: every rank of `group` calls this with its module, and puts what it is the first to have.
         group: process group whose ranks publish one version, each its own tensors. None means the default one if there
             are DTensors, and else this process alone.
+        layouts: what each receiver brings, as `fetch` takes it in `layout`, such as the ranks of tensor parallelism.
+            What the same ones want is stored together: each then brings what it wants and no more, also columns, and
+            relays it to others that want the same. Any other layout works too.
         base: name of an earlier version, such as "policy/16". Blocks of 64 KiB that did not change since are not put
             again, and receivers that have the base bring only the elements that changed, or these blocks if that is
             less. Others bring the whole version. If names, shapes or dtypes differ from those of the base, everything
@@ -126,6 +131,8 @@ def publish(
         )
     version = Version.of(name)
     bytes_each = None if bucket is None else aligned(check_size("bucket", bucket))
+    if layouts is not None and is_read_once(source):
+        raise InvalidArgument("layouts works with a module or a mapping: an iterator has one tensor at a time")
     if group is not None and (shards is not None or is_read_once(source)):
         raise InvalidArgument("group works with a module or a mapping, and without shards: pass one of these")
     rank, count, boxes = _shards(shards)
@@ -148,10 +155,19 @@ def publish(
             shared = _shared(client, version, source, group)
             rank, count, boxes = shared.rank, shared.publishers, shared.boxes
         with paused_collector():
-            sources = Sources(read(source) if shared is None else shared.tensors, wanted, boxes)
+            pieces = whole(read(source) if shared is None else shared.tensors, boxes)
+            sources = Sources(pieces, dtype=wanted)
+        default = max(BUCKET_BYTES, aligned(sources.nbytes // BUCKETS_MAX))
+        if layouts is not None:
+            # Ranks of one version have some of its tensors each.
+            found_layouts = check_layouts(layouts, None if count > 1 else {piece.name for piece in pieces})
+            with paused_collector():
+                sources = Sources(*arranged(pieces, found_layouts, bytes_each or default), dtype=wanted)
+                # Receivers without a layout begin with the first layers.
+                places = {piece.name: place for place, piece in enumerate(pieces)}
+                sources.entries.sort(key=lambda entry: places[entry.name])
         if count == 1 and not sources.nbytes:
             raise InvalidArgument(nothing(version.name, len(sources.entries)))
-        default = max(BUCKET_BYTES, aligned(sources.nbytes // BUCKETS_MAX))
     if shared is None:
         _check_newest(client, version)
     writer = Writer(client, version, sources, rank, count, replicas, deadline, shared and shared.publisher)

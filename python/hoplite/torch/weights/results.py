@@ -17,8 +17,9 @@ from hoplite.torch.weights.sharing import do_overlap, spans
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from hoplite.torch.weights.boxes import Box
     from hoplite.torch.weights.manifest import Manifest
-    from hoplite.torch.weights.placing import Box, Placement
+    from hoplite.torch.weights.placing import Placement
 
 
 # What the tensors are after a fetch or a switch that failed midway.

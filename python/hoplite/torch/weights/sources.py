@@ -10,11 +10,13 @@ import math
 from bisect import bisect_right
 from collections.abc import ItemsView, Iterable, Mapping
 from functools import partial
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from hoplite import InvalidArgument, ShapeMismatch
+from hoplite import InvalidArgument
+from hoplite.torch.weights.boxes import part_of
 from hoplite.torch.weights.checking import components, is_wrapper, parts_in_memory, single
 from hoplite.torch.weights.manifest import ALIGNMENT, TENSORS_MAX, Entry, aligned
 from hoplite.torch.weights.memory import (
@@ -33,13 +35,31 @@ from hoplite.torch.weights.sharding import Part, is_sharded, part
 from hoplite.torch.weights.wrappers import plain_names, unwrapped
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterator
+    from collections.abc import Callable, Container, Iterator, Sequence
 
-# Boxes of tensor-parallel ranks, by name of the tensor: the index of the first element, and the shape of the whole.
-Boxes = Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]]
+    from hoplite.torch.weights.boxes import Box
+
+# Slices of tensor-parallel ranks, by name of the tensor, and the shape of the whole.
+Boxes = Mapping[str, tuple[Any, tuple[int, ...]]]
 
 # Last part of the names of what `get_extra_state` of a module returns: any value, which it does not read back.
 EXTRA_STATE = "_extra_state"
+
+
+class Piece(NamedTuple):
+    """A tensor to publish, or a part of one.
+
+    Attributes:
+        name: name of the tensor.
+        tensor: the elements.
+        box: their place in the whole tensor.
+        full: shape of the whole tensor.
+    """
+
+    name: str
+    tensor: Any
+    box: Box
+    full: tuple[int, ...]
 
 
 class Chunk(NamedTuple):
@@ -165,14 +185,10 @@ class Sources:
         nbytes: size of the flat space.
 
     Args:
-        tensors: tensors by name, from `read`.
+        pieces: the tensors, from `read`, in order.
+        runs: numbers of pieces that have objects of their own, in order; without one, all have them together.
         dtype: dtype that floating tensors are converted to while they are copied; None for none.
-        boxes: boxes of the tensors that are parts of larger ones.
         pinned: memory for copies from devices; None allocates it.
-
-    Raises:
-        InvalidArgument: a box has no tensor.
-        ShapeMismatch: a tensor does not fit its box.
     """
 
     # All entries are known before the first chunk.
@@ -180,13 +196,12 @@ class Sources:
 
     def __init__(
         self,
-        tensors: dict[str, Any],
+        pieces: Sequence[Piece],
+        runs: Sequence[int] = (),
+        *,
         dtype: Any = None,
-        boxes: Boxes | None = None,
         pinned: Pinned | None = None,
     ) -> None:
-        boxes = boxes or {}
-        check_boxes(boxes, tensors)
         sizes = element_sizes()
         self.entries: list[Entry] = []
         self._tensors: list[Any] = []
@@ -195,7 +210,10 @@ class Sources:
         self._has_gaps = False
         seen: dict[Any, int] = {}
         end = 0
-        for name, tensor in tensors.items():
+        ends = set(accumulate(runs))
+        # Where runs end.
+        self._stops: list[int] = []
+        for count, (name, tensor, box, full) in enumerate(pieces, 1):
             kept = converted(dtype_name(tensor.dtype), dtype)
             shape = tuple(tensor.shape)
             nbytes = math.prod(shape) * sizes[kept]
@@ -216,8 +234,10 @@ class Sources:
                 self._tensors.append(copyable(tensor))
                 self._offsets.append(offset)
                 self._names.append(kept)
-            begin, full = _box(name, shape, boxes[name]) if name in boxes else (None, shape)
+            begin = None if shape == full else tuple(start for start, _ in box)
             self.entries.append(Entry(name, kept, shape, offset, nbytes, begin, full))
+            if count in ends:
+                self._stops.append(end)
         self.nbytes = end
         self._devices = {tensor.device for tensor in self._tensors} - {torch.device("cpu")}
         self._pinned = pinned or Pinned()
@@ -225,9 +245,14 @@ class Sources:
         self._rows: dict[int, Any] = {}
 
     def chunks(self, bucket: int) -> Iterator[Chunk]:
-        """Yields the flat space in ranges of a size in bytes."""
-        for first in range(0, self.nbytes, bucket):
-            yield Chunk(first, min(bucket, self.nbytes - first), partial(self.copy, first=first))
+        """Yields the flat space in ranges of up to a size in bytes. None has pieces of two runs."""
+        begin = 0
+        for end in self._stops or [self.nbytes]:
+            # A run of little more than a bucket becomes two halves.
+            size = bucket if not self._stops else aligned(-(-(end - begin) // max(1, -(-(end - begin) // bucket))))
+            for first in range(begin, end, max(size, 1)):
+                yield Chunk(first, min(size, end - first), partial(self.copy, first=first))
+            begin = end
 
     def copy(self, memory: Any, first: int) -> None:
         """Copies the range of the flat space that starts at a byte into memory of its length, which is not empty."""
@@ -277,6 +302,35 @@ class Sources:
         return self._rows[index]
 
 
+def whole(tensors: Mapping[str, Any], boxes: Boxes | None) -> list[Piece]:
+    """Returns tensors as they are published, unless layouts cut them.
+
+    Args:
+        tensors: tensors by name, from `read`.
+        boxes: boxes of the tensors that are parts of larger ones.
+
+    Raises:
+        InvalidArgument: a box has no tensor, or is not valid.
+        ShapeMismatch: a tensor does not fit its box.
+    """
+    check_boxes(boxes or {}, tensors)
+    return [_piece(name, tensor, boxes.get(name) if boxes else None) for name, tensor in tensors.items()]
+
+
+def _piece(name: str, tensor: Any, given: Any) -> Piece:
+    shape = tuple(tensor.shape)
+    if given is None:
+        return Piece(name, tensor, [(0, length) for length in shape], shape)
+    try:
+        places, full = given
+        full = tuple(int(length) for length in full)
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument(
+            f"the shard of {name} is {given!r}: pass its slices and the shape of the whole tensor"
+        ) from error
+    return Piece(name, tensor, part_of(name, places, full, shape), full)
+
+
 def check_boxes(boxes: Boxes, names: Container[str]) -> None:
     """Checks that each box has its tensor.
 
@@ -286,50 +340,3 @@ def check_boxes(boxes: Boxes, names: Container[str]) -> None:
     unknown = [name for name in boxes if name not in names]
     if unknown:
         raise InvalidArgument(f"shards names {unknown[0]!r}, and there is no such tensor: list the names published")
-
-
-def _box(name: str, shape: tuple[int, ...], box: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Returns the index of the first element and the shape of the whole tensor."""
-    try:
-        places, full = box
-        full = tuple(int(length) for length in full)
-    except (TypeError, ValueError) as error:
-        raise InvalidArgument(
-            f"the shard of {name} is {box!r}: pass its slices and the shape of the whole tensor"
-        ) from error
-    return begins(name, places, full, shape), full
-
-
-def begins(name: str, places: Any, full: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Returns the index of the first element of a box whose shape must be as given."""
-    box = boxed(name, places, full)
-    if tuple(stop - start for start, stop in box) != shape:
-        raise ShapeMismatch(
-            f"{name} has the shape {list(shape)}, and its slices of {list(full)} have another: pass both"
-        )
-    return tuple(start for start, _ in box)
-
-
-def boxed(name: str, places: Any, full: tuple[int, ...]) -> list[tuple[int, int]]:
-    """Returns the first and the last index, exclusive, on each axis.
-
-    Args:
-        name: name of the tensor, for the error.
-        places: a slice of axis 0, or a tuple of slices; None and `...` mean the whole tensor.
-        full: shape of the whole tensor.
-
-    Raises:
-        InvalidArgument: the slices have a step, or there are more than axes.
-    """
-    if places is None or places is Ellipsis:
-        places = ()
-    given = places if isinstance(places, tuple) else (places,)
-    if len(given) > len(full) or not all(isinstance(each, slice) for each in given):
-        raise InvalidArgument(f"the slices of {name} are {places!r}: pass up to {len(full)} slices, one for each axis")
-    box = []
-    for each, length in zip((*given, *([slice(None)] * (len(full) - len(given)))), full, strict=True):
-        start, stop, step = each.indices(length)
-        if step != 1:
-            raise InvalidArgument(f"the slices of {name} have a step of {step}: use slices without a step")
-        box.append((start, max(start, stop)))
-    return box

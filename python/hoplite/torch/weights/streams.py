@@ -13,7 +13,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from hoplite.torch.weights.memory import Pinned, Typed
-from hoplite.torch.weights.sources import Boxes, Chunk, Sources, check_boxes, pairs
+from hoplite.torch.weights.sources import Boxes, Chunk, Sources, check_boxes, pairs, whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -65,7 +65,7 @@ class Stream:
         for name, tensor in pairs(self._source):
             size_max = max(bucket, self.nbytes // BUCKETS_MAX // bucket * bucket) if self._grows else bucket
             boxes = {name: self._boxes[name]} if name in self._boxes else None
-            one = Sources({name: tensor}, self._dtype, boxes, self._pinned)
+            one = Sources(whole({name: tensor}, boxes), dtype=self._dtype, pinned=self._pinned)
             (entry,) = one.entries
             key = _key(tensor, entry)
             tied = None if key is None else self._seen.get(key)
