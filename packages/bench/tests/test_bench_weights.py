@@ -41,7 +41,7 @@ def test_every_host_has_a_node_that_joins_the_first(tmp_path: Path) -> None:
 
 def test_the_summary_has_every_step_and_its_ratio() -> None:
     found = {
-        "settings": {"receivers": 8, "bytes": 2**28, "repeats": 2, "rate": 10**9},
+        "settings": {"trainers": 1, "receivers": 8, "parts": 1, "bytes": 2**28, "repeats": 2, "rate": 10**9},
         "wire": {"seconds": [2.0, 2.2], "median": 2.1},
         "update": {"seconds": [2.2, 2.3], "median": 2.25},
         "join": {"seconds": [1.5, 1.7], "median": 1.6},
@@ -68,7 +68,7 @@ def test_the_summary_has_every_step_and_its_ratio() -> None:
 
 def test_without_room_for_a_version_the_summary_has_nothing_staged() -> None:
     found = {
-        "settings": {"receivers": 8, "bytes": 2**28, "repeats": 1, "rate": 10**9},
+        "settings": {"trainers": 1, "receivers": 8, "parts": 1, "bytes": 2**28, "repeats": 1, "rate": 10**9},
         **{step: {"seconds": [2.0], "median": 2.0} for step in ("wire", "update", "join")},
         "ratios": {"update": 1.0, "join": 1.0},
         "memory": {"update": {"memory": 2**26, "private memory": 2**20}},
@@ -118,6 +118,23 @@ def test_two_receivers_update_their_modules() -> None:
     assert found["ratios"]["switch"] == found["switch"]["median"] / found["memcpy"]["median"]
     # A staged version is another copy of the module, wherever it is.
     assert found["memory"]["stage"]["memory"] >= 2**22
+
+
+@needs_lab
+@pytest.mark.peers
+@pytest.mark.timeout(120)
+def test_ranks_of_a_trainer_and_of_tensor_parallelism() -> None:
+    installed(weights.Weights(0.1))
+    with Lab(hosts=5) as lab:
+        environments = Environments(install=False)
+        found = weights.measure(lab, environments, nbytes=2**23, repeats=1, trainers=2, parts=2, bucket=2**20)
+    assert {found["settings"][name] for name in ("trainers", "parts")} == {2}
+    assert found["settings"]["receivers"] == 3
+    first, *_ = weights.summary(found).splitlines()
+    expected = (
+        "weights of 8.00 MiB from 2 ranks of a trainer to 3 receivers, each of which brings 1/2, 1 rounds, verified:"
+    )
+    assert first == expected
 
 
 @needs_lab

@@ -1,4 +1,4 @@
-"""Measures the delivery of model weights with `hoplite.torch` in a lab: from one publisher to all other hosts.
+"""Measures the delivery of model weights with `hoplite.torch` in a lab: from the hosts of a trainer to all others.
 
 Starts the ranks of `ranks/weights_rank.py` like a system of the bench, and repeats each step next to one plain TCP
 stream of the same bytes. All systems but the measured one are frozen meanwhile.
@@ -44,18 +44,30 @@ BASES = {"update": WIRE, "join": WIRE, "switch": "memcpy"}
 
 
 class Weights(System):
-    """A publisher on the first host and a receiver on each other host, each with an embedded node.
+    """A trainer on the first hosts and a receiver on each other host, each with an embedded node.
 
     Args:
         midway_s: time from the publication until the last receiver calls in "join".
+        trainers: hosts of the trainer, which publish the same share of the rows of each tensor.
+        parts: ranks of tensor parallelism that the receivers are in turn; each brings its part.
         bucket: bytes of an object of a publication; None publishes one object.
         capacity: capacity of a receiver's store, in bytes; None is that of the publisher.
     """
 
     name = "weights"
 
-    def __init__(self, midway_s: float, *, bucket: int | None = None, capacity: int | None = None) -> None:
+    def __init__(
+        self,
+        midway_s: float,
+        *,
+        trainers: int = 1,
+        parts: int = 1,
+        bucket: int | None = None,
+        capacity: int | None = None,
+    ) -> None:
         self.midway_s = midway_s
+        self.trainers = trainers
+        self.parts = parts
         self.bucket = bucket
         self.capacity = capacity
         self.python: Path | None = None
@@ -76,13 +88,15 @@ class Weights(System):
         """Starts a rank on each host; all nodes join the first."""
         assert self.python is not None, "start was called before prepare"
         for host in launch.hosts:
-            capacity = self.capacity if self.capacity and host.number else launch.memory_bytes
+            is_small = self.capacity and host.number >= self.trainers
+            capacity = self.capacity if is_small else launch.memory_bytes
             options = [
                 *launch.rank_options(host),
                 *("--listen", f"{host.address}:{PORT}", "--join", f"{launch.hosts[0].address}:{PORT}"),
                 *("--nodes", str(len(launch.hosts))),
                 *("--capacity", str(capacity), "--socket", str(launch.folder / f"{host.number}.sock")),
                 *("--midway-ns", str(round(self.midway_s * 1e9))),
+                *("--trainers", str(self.trainers), "--parts", str(self.parts)),
                 *(["--bucket", str(self.bucket)] if self.bucket else []),
             ]
             environment = {**SETTINGS, **settings(), "PYTHONPATH": python_path()}
@@ -95,6 +109,8 @@ def measure(
     *,
     nbytes: int,
     repeats: int,
+    trainers: int = 1,
+    parts: int = 1,
     bucket: int | None = None,
     capacity: int | None = None,
     notify: Callable[[str], None] = lambda _: None,
@@ -102,17 +118,21 @@ def measure(
     """Measures all steps.
 
     Args:
-        lab: the hosts: the publisher, and a receiver on each other host.
+        lab: the hosts: the trainers, and a receiver on each other host.
         environments: where PyTorch is installed.
         nbytes: size of the module; a multiple of 4.
         repeats: rounds of each step.
+        trainers: hosts that publish, each its rows of all tensors, as with FSDP.
+        parts: ranks of tensor parallelism, of which each receiver is one in turn: it brings rows of some matrices and
+            columns of others. With 1, it brings everything.
         bucket: bytes of an object of a publication; None publishes one object.
         capacity: capacity of a receiver's store, in bytes; None has room for three versions, as the publisher's. If it
             has no room for one, nothing is staged.
         notify: called with a progress message when a step begins.
 
     Returns:
-        "machine" and "settings"; for each step, and for "wire", its "seconds" of each round and their "median", where
+        "machine" and "settings"; for each step, and for "wire", a plain TCP stream of as many bytes as a receiver
+        brings, its "seconds" of each round and their "median", where
         "update" runs from the publication until the last module is updated, "join" from the call of a receiver that
         joins midway until its module is updated, "switch" copies a staged version into the module, and "memcpy" copies
         the same bytes; "ratios" of the first two to the wire, and of the switch to the copy; "memory", the most bytes
@@ -125,7 +145,9 @@ def measure(
         AgentFailed: a host can't be reached.
     """
     network = of_lab(lab)
-    weights, wire = Weights(nbytes * 8 / network.rate / 2, bucket=bucket, capacity=capacity), Wire()
+    midway_s = nbytes // parts * 8 / network.rate / 2
+    weights = Weights(midway_s, trainers=trainers, parts=parts, bucket=bucket, capacity=capacity)
+    wire = Wire()
     weights.prepare(environments)
     # A staged version stays in the store.
     kinds = 2 if capacity is None or capacity > nbytes else 1
@@ -140,7 +162,8 @@ def measure(
             group.start()
             undo.callback(group.stop)
             group.freeze()
-            groups[system.name] = Steps(group, network, nbytes)
+            # Norms are brought whole: less than a thousandth.
+            groups[system.name] = Steps(group, network, nbytes // parts // 4 * 4 if system is wire else nbytes)
         for step in recorded:
             # They are the warm-up too: recording slows a step down.
             notify(f"memory of {step}")
@@ -155,7 +178,9 @@ def measure(
     return {
         "machine": machine.facts(),
         "settings": {
-            "receivers": len(lab.hosts) - 1,
+            "trainers": trainers,
+            "receivers": len(lab.hosts) - trainers,
+            "parts": parts,
             "bytes": nbytes,
             "bucket": bucket,
             "capacity": capacity,
@@ -208,7 +233,11 @@ def summary(found: dict[str, Any]) -> str:
         "memcpy": "copy of the same bytes in memory",
         "switch": "switch() to the staged version",
     }
-    lines = [f"weights of {words.size(settings['bytes'])} to {receivers}, {settings['repeats']} rounds, verified:"]
+    trainers, parts = settings["trainers"], settings["parts"]
+    source = "" if trainers == 1 else f" from {trainers} ranks of a trainer"
+    share = "" if parts == 1 else f", each of which brings 1/{parts}"
+    what = f"weights of {words.size(settings['bytes'])}{source} to {receivers}{share}"
+    lines = [f"{what}, {settings['repeats']} rounds, verified:"]
     for name, what in steps.items():
         if name in found:
             taken = found[name]["seconds"]

@@ -18,6 +18,16 @@ from hoplite_bench.cli import bench_options
 @click.option(
     "--receivers", type=click.IntRange(2, 63), default=8, show_default=True, help="Number of hosts that receive."
 )
+@click.option(
+    "--trainers", type=click.IntRange(1, 32), default=1, show_default=True, help="Hosts that publish, as ranks of FSDP."
+)
+@click.option(
+    "--parts",
+    type=click.IntRange(1, 32),
+    default=1,
+    show_default=True,
+    help="Ranks of tensor parallelism among the receivers, which bring their part.",
+)
 @click.option("--rate", default="1gbit", show_default=True, help="Rate of each host's link.")
 @bench_options.flow_cap
 @click.option("--size", default="256MiB", show_default=True, help="Size of the module.")
@@ -31,13 +41,15 @@ from hoplite_bench.cli import bench_options
 def weights(**options: Any) -> None:  # noqa: ANN401 - the type that click passes
     """Measure how fast published weights reach the modules of receivers.
 
-    Compares the time from the publication to the last update with one plain TCP stream of the same bytes, and the
-    switch to a staged version with a copy in memory. Also measures a receiver that joins midway, and receivers' memory.
-    Every module is verified. Requires root, for a lab of network namespaces, and installs PyTorch from PyPI (6 GB).
+    Compares the time from the publication to the last update with one plain TCP stream of what a receiver brings, and
+    the switch to a staged version with a copy in memory. Also measures a receiver that joins midway, and receivers'
+    memory. Every module is verified. Requires root, for a lab of network namespaces, and installs PyTorch from PyPI (6
+    GB).
 
     \b
     Example:
       hoplite bench weights --receivers 8 --size 256MiB
+      hoplite bench weights --trainers 4 --receivers 8 --parts 4
     """  # noqa: D301 - \b is a backspace, which keeps click from joining the lines
     from hoplite_bench import weights as job
     from hoplite_bench.environments import Environments
@@ -50,13 +62,17 @@ def weights(**options: Any) -> None:  # noqa: ANN401 - the type that click passe
     with (
         bench_options.running(None),
         Progress("creating the lab") as progress,
-        Lab(hosts=options["receivers"] + 1, rate=options["rate"], flow_cap=options["flow_cap"]) as lab,
+        Lab(
+            hosts=options["receivers"] + options["trainers"], rate=options["rate"], flow_cap=options["flow_cap"]
+        ) as lab,
     ):
         found = job.measure(
             lab,
             Environments(install=not options["no_install"]),
             nbytes=nbytes,
             repeats=options["repeats"],
+            trainers=options["trainers"],
+            parts=options["parts"],
             **{name: options[name] and check_size(name, options[name]) for name in ("bucket", "capacity")},
             notify=progress.notify,
         )

@@ -1,8 +1,9 @@
-"""One rank of `hoplite bench weights`: rank 0 publishes versions of its module, the others update theirs.
+"""One rank of `hoplite bench weights`: the first ranks publish versions of a module, the others update theirs.
 
-An operation is a step of weight delivery: "update" publishes, and all receivers fetch into their modules; "join" is the
-same, but the last receiver calls in the middle of the transfer; "stage" fetches next to the module; "switch" copies a
-staged version into the module of rank 1, and "memcpy" copies the same bytes there.
+Several trainers publish the same share of the rows of each tensor. Receivers bring all of it, or are ranks of tensor
+parallelism in turn. An operation is a step of weight delivery: "update" publishes, and all receivers fetch into their
+modules; "join" is the same, but the last receiver calls in the middle of the transfer; "stage" fetches next to the
+module; "switch" copies a staged version into the module of the first receiver, and "memcpy" copies the same bytes.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import math
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -41,41 +42,56 @@ class WeightsRank(Rank):
     Args:
         client: client of this host's node.
         midway_ns: time from the publication until the last receiver calls in "join".
+        trainers: number of ranks that publish.
+        parts: number of ranks of tensor parallelism, which the receivers are in turn.
         bucket: bytes of an object of a publication; None publishes one object.
     """
 
     leads = True
 
-    def __init__(self, client: hoplite.Client, midway_ns: int, bucket: int | None) -> None:
+    def __init__(self, client: hoplite.Client, midway_ns: int, trainers: int, parts: int, bucket: int | None) -> None:
         self.client = client
         self.midway_ns = midway_ns
+        self.trainers = trainers
+        self.cuts = parts
         self.bucket = bucket
+        self.shapes: list[tuple[int, ...]] = []
         self.module: torch.nn.ParameterDict | None = None
         self.staged: Any = None
         self.copied: tuple[np.ndarray, np.ndarray] | None = None
         self.most = 0
 
     def prepare(self, task: Task) -> str:
-        """Creates and touches the module: the publisher's with new values, a receiver's with -1."""
+        """Creates and touches the module: a trainer's with new values, a receiver's with -1."""
         self.most = 0
-        shapes = shapes_of(task.nbytes)
+        self.shapes = shapes_of(task.nbytes)
+        shapes = self.shapes
+        if task.rank >= self.trainers and self.cuts > 1:
+            shapes = [part.shape for part in self.places(task, task.rank - self.trainers)]
         if self.module is None or [tuple(one.shape) for one in self.module.values()] != shapes:
             self.module = None
+            # From a mapping, it would be in the order of the names.
             self.module = torch.nn.ParameterDict(
-                {f"tensor{number}": torch.nn.Parameter(torch.empty(shape)) for number, shape in enumerate(shapes)}
+                [(f"tensor{number}", torch.nn.Parameter(torch.empty(shape))) for number, shape in enumerate(shapes)]
             )
         for number, array in enumerate(self.arrays()):
-            if task.rank == 0:
+            if task.rank < self.trainers:
                 fill(array, rank=0, seed=task.seed + number)
             else:
                 array[:] = -1
-        if task.op == "switch" and task.rank == 0:
+        if task.op == "switch" and task.rank < self.trainers:
             self.publish(task)
-        elif task.op == "switch" and task.rank == 1:
+        elif task.op == "switch" and task.rank == self.trainers:
             self.staged = self.fetch(task, stage=True)
-        elif task.op == "memcpy" and task.rank == 1:
-            self.copied = np.full(task.nbytes, 0, np.uint8), np.full(task.nbytes, 1, np.uint8)
+        elif task.op == "memcpy" and task.rank == self.trainers:
+            nbytes = sum(array.nbytes for array in self.arrays())
+            self.copied = np.full(nbytes, 0, np.uint8), np.full(nbytes, 1, np.uint8)
         return ""
+
+    def places(self, task: Task, receiver: int) -> list[Place]:
+        """What a receiver has of each tensor."""
+        rank, parts = receiver % self.cuts, self.cuts
+        return [Place.of(number, shape, rank, parts) for number, shape in enumerate(shapes_of(task.nbytes))]
 
     def arrays(self) -> list[np.ndarray]:
         """The memory of the module's tensors, each as one row."""
@@ -84,19 +100,39 @@ class WeightsRank(Rank):
 
     def publish(self, task: Task) -> None:
         """Publishes the module; its version is the number of the round. Only the newest is retained."""
+        assert self.module is not None, "the module is created in prepare"
+        source: Any = self.module
+        options: dict[str, Any] = {}
+        if self.trainers > 1:
+            rows = {name: _share(len(one), task.rank, self.trainers) for name, one in self.module.items()}
+            source = {name: one.detach()[rows[name]] for name, one in self.module.items()}
+            boxes = {name: (rows[name], tuple(one.shape)) for name, one in self.module.items()}
+            options["shards"] = (task.rank, self.trainers, boxes)
+        if self.cuts > 1:
+            options["layouts"] = [self.layout(task, receiver) for receiver in range(self.cuts)]
         name = f"{PREFIX}{task.round}"
-        hoplite.torch.publish(self.module, name, retain=1, bucket=self.bucket, client=self.client)
+        hoplite.torch.publish(source, name, retain=1, bucket=self.bucket, client=self.client, **options)
+
+    def layout(self, task: Task, receiver: int) -> dict[str, Any]:
+        """What a receiver brings, as `fetch` takes it."""
+        return {f"tensor{number}": place.slices for number, place in enumerate(self.places(task, receiver))}
 
     def fetch(self, task: Task, *, stage: bool) -> Any:  # noqa: ANN401 - weights, or what is staged
         """Fetches this round's version into the module, or next to it."""
         return hoplite.torch.fetch(
-            PREFIX, into=self.module, after=task.round - 1, stage=stage, client=self.client, timeout=PATIENCE_S
+            PREFIX,
+            into=self.module,
+            after=task.round - 1,
+            layout=None if self.cuts == 1 else self.layout(task, task.rank - self.trainers),
+            stage=stage,
+            client=self.client,
+            timeout=PATIENCE_S,
         )
 
     def run(self, task: Task, tokens: list[str], at: int) -> tuple[int, int] | None:  # noqa: ARG002
         """Publishes or fetches, or copies on one host."""
         match task.op:
-            case "update" | "join" | "stage" if task.rank == 0:
+            case "update" | "join" | "stage" if task.rank < self.trainers:
                 self.publish(task)
             case "update" | "stage":
                 with self.recording(task.variant):
@@ -108,10 +144,10 @@ class WeightsRank(Rank):
                 start = time.monotonic_ns()
                 self.fetch(task, stage=False)
                 return (start, time.monotonic_ns()) if is_late else (0, 0)
-            case "switch" if task.rank == 1:
+            case "switch" if task.rank == self.trainers:
                 self.staged.switch()
                 return None
-            case "memcpy" if task.rank == 1:
+            case "memcpy" if task.rank == self.trainers:
                 assert self.copied is not None, "run was called before prepare"
                 np.copyto(*self.copied)
                 return None
@@ -142,19 +178,53 @@ class WeightsRank(Rank):
 
     def check(self, task: Task) -> str:
         """Compares a receiver's module with what was published."""
-        if task.op == "stage" and task.rank > 0:
+        if task.op == "stage" and task.rank >= self.trainers:
             self.staged.switch()
         self.staged = self.copied = None
-        if task.rank == 0 or task.op == "memcpy" or (task.op == "switch" and task.rank > 1):
+        is_others = task.op == "switch" and task.rank > self.trainers
+        if task.rank < self.trainers or task.op == "memcpy" or is_others:
             return ""
-        for number, array in enumerate(self.arrays()):
-            if error := wrong(array, nbytes=array.nbytes, ranks=range(1), seed=task.seed + number):
+        places = self.places(task, task.rank - self.trainers)
+        for number, (array, shape) in enumerate(zip(self.arrays(), self.shapes, strict=True)):
+            if array.size == math.prod(shape):
+                error = wrong(array, nbytes=array.nbytes, ranks=range(1), seed=task.seed + number)
+            else:
+                whole = np.empty(shape, np.float32)
+                fill(whole.reshape(-1), rank=0, seed=task.seed + number)
+                is_right = np.array_equal(whole[places[number].slices].reshape(-1), array)
+                error = "" if is_right else "a part has other elements"
+            if error:
                 return f"tensor {number}: {error}"
         return ""
 
     def extra(self) -> int:
         """The most memory that a recorded fetch used beyond that before it."""
         return self.most
+
+
+class Place(NamedTuple):
+    """What a rank of tensor parallelism has of a tensor.
+
+    Attributes:
+        slices: its slices.
+        shape: their shape.
+    """
+
+    slices: tuple[slice, ...]
+    shape: tuple[int, ...]
+
+    @classmethod
+    def of(cls, number: int, shape: tuple[int, ...], rank: int, parts: int) -> Place:
+        """Norms are whole; of matrices, every second is cut by its columns."""
+        axis = number % 2 if len(shape) == len(LAYER[0]) else 0
+        is_whole = shape == (WIDTH,)
+        cut = slice(0, shape[axis]) if is_whole else _share(shape[axis], rank, parts)
+        slices = tuple(cut if each == axis else slice(0, length) for each, length in enumerate(shape))
+        return cls(slices, tuple(each.stop - each.start for each in slices))
+
+
+def _share(length: int, rank: int, ranks: int) -> slice:
+    return slice(rank * length // ranks, (rank + 1) * length // ranks)
 
 
 def shapes_of(nbytes: int) -> list[tuple[int, ...]]:
@@ -179,11 +249,13 @@ def main() -> None:
     """Takes part until the bench disconnects."""
     parser = options_of_node()
     parser.add_argument("--midway-ns", type=int, required=True)
+    parser.add_argument("--trainers", type=int, required=True)
+    parser.add_argument("--parts", type=int, required=True)
     parser.add_argument("--bucket", type=int)
     options = parser.parse_args()
     with joined(options) as client:
         serve(
-            WeightsRank(client, options.midway_ns, options.bucket),
+            WeightsRank(client, options.midway_ns, options.trainers, options.parts, options.bucket),
             control=options.control,
             number=options.rank,
             ranks=options.ranks,
