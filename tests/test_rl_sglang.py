@@ -363,6 +363,24 @@ def test_tensors_that_are_no_request_are_logged(tensors: Any, caplog: pytest.Log
     assert not model.norm.any()
 
 
+def test_its_layers_are_recorded_and_load_from_their_parts() -> None:
+    hoplite.torch.publish(checkpoint(5), "policy/5")
+    model = Model()
+    manifest = hoplite.torch.fetch("policy/5", layout={}, timeout=SOON).manifest
+    layout = hoplite.torch.record(model.load_weights, manifest)
+    columns = slice(0, 8)
+    assert layout == {
+        "q": (slice(4, 8), columns),
+        "k": (slice(2, 4), columns),
+        "v": (slice(2, 4), columns),
+        "o": (slice(0, 8), slice(4, 8)),
+        "norm": (slice(0, 8),),
+    }
+    assert not model.norm.any()
+    hoplite.torch.fetch("policy/5", layout=layout, timeout=SOON).load(model.load_weights)
+    assert has(model, 5)
+
+
 # Two ranks of tensor parallelism, on a node each. Only what the loader uses of SGLang.
 RANK = """
 import os, sys

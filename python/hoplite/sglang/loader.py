@@ -29,41 +29,41 @@ def load_weights(model: Any, named_tensors: Any) -> None:
         named_tensors: the request of `hoplite.sglang.load` or of a trainer.
     """
     try:
-        asked = requests.read(named_tensors)
+        wanted = requests.read(named_tensors)
     except HopliteError:
         # Nobody waits for an answer.
         logger.exception("the model is as before")
         return
     stage, outcome = 0, ""
     try:
-        stage, outcome = _load(model, asked)
+        stage, outcome = _load(model, wanted)
     except Exception as error:
         logger.exception("the model is as before")
         outcome = f"the model is as before: {error!r}"
     try:
-        hoplite.client().put(outcome.encode(), name=asked.slots[stage], timeout=requests.ANSWER_S)
+        hoplite.client().put(outcome.encode(), name=wanted.slots[stage], timeout=requests.ANSWER_S)
     except Exception:
         # The caller waits no longer, or this host has no node; then the caller misses the answer.
-        logger.exception("the outcome of the update to %s was not delivered (%s)", asked.name, outcome or "loaded")
+        logger.exception("the outcome of the update to %s was not delivered (%s)", wanted.name, outcome or "loaded")
 
 
-def _load(model: Any, asked: requests.Request) -> tuple[int, str]:
+def _load(model: Any, wanted: requests.Request) -> tuple[int, str]:
     """Loads a version; returns the stage of pipeline parallelism of this rank, and what went wrong."""
     group, stage = _group()
     version, reason = None, None
     try:
-        version = Held(asked.name, asked.timeout)
+        version = Held(wanted.name, wanted.timeout)
     except Exception as error:  # noqa: BLE001 - for the caller
         reason = f"{type(error).__name__}: {error}"
     reasons: list[Any] = [None] * torch.distributed.get_world_size(group)
     torch.distributed.all_gather_object(reasons, reason, group=group)
     found = [f"rank {rank}: {each}" for rank, each in enumerate(reasons) if each is not None]
     if version is None or found:
-        return stage, f"the model is as before, since not all ranks have {asked.name}: {'; '.join(found)}"
+        return stage, f"the model is as before, since not all ranks have {wanted.name}: {'; '.join(found)}"
     try:
         model.load_weights(version.tensors(next(model.parameters()).device))
     except Exception as error:
-        logger.exception("%s is loaded in part", asked.name)
+        logger.exception("%s is loaded in part", wanted.name)
         return stage, f"the model is a mix of versions until the next update, since its loader failed: {error!r}"
     return stage, ""
 

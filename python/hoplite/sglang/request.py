@@ -25,7 +25,7 @@ ANSWER_S = 30.0
 
 
 class Request(NamedTuple):
-    """What a rank of tensor parallelism is asked for.
+    """What a rank of tensor parallelism is to load.
 
     Attributes:
         name: the version.

@@ -96,7 +96,7 @@ class Server:
         client = hoplite.client()
         slots = client.slots(ranks * stages)
         try:
-            asked = [
+            wanted = [
                 Request(update_info["name"], timeout, [str(slot) for slot in slots[rank::ranks]])
                 for rank in range(ranks)
             ]
@@ -104,7 +104,7 @@ class Server:
             self._call(
                 "update_weights_from_tensor",
                 {
-                    "serialized_named_tensors": [each.payload() for each in asked],
+                    "serialized_named_tensors": [each.payload() for each in wanted],
                     "load_format": LOADER,
                     # In this mode, requests that run keep their caches.
                     "flush_cache": self._mode != "in_place",
@@ -125,7 +125,7 @@ class Server:
             self._call("update_weight_version", {"new_version": self._loaded, "abort_all_requests": False})
 
     def _facts(self) -> dict[str, Any]:
-        """Returns the settings of the server. SGLang ends if it is asked for a loader that it was not started with."""
+        """Returns the settings of the server. SGLang ends if a call names a loader that it was not started with."""
         facts = self._call("server_info", None)
         if facts is None or "tp_size" not in facts:
             raise HopliteError(f"{self.url} is no server of SGLang that states its tp_size: check the URL")

@@ -24,6 +24,7 @@ from hoplite.torch.weights import (  # noqa: E402
     fetch,
     fetch_async,
     publish,
+    record,
 )
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "fetch",
     "fetch_async",
     "publish",
+    "record",
     "register",
 ]
 

@@ -35,7 +35,7 @@ class Arranged(NamedTuple):
 def arranged(pieces: Iterable[Piece], layouts: Sequence[Mapping[str, Any]], run_bytes: int) -> Arranged:
     """Cuts tensors where receivers cut them, and orders the pieces by who wants them.
 
-    The order of the tensors stays as far as runs allow it, so that receivers can still begin with the first layers.
+    The order of the tensors stays but for runs, so that receivers can still begin with the first layers.
 
     Args:
         pieces: the tensors, or parts of them.

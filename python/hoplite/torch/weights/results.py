@@ -12,10 +12,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from hoplite import HopliteError, InvalidArgument
+from hoplite.torch.weights.loaders import load_parts
 from hoplite.torch.weights.sharing import do_overlap, spans
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from hoplite.torch.weights.boxes import Box
     from hoplite.torch.weights.manifest import Manifest
@@ -108,6 +109,22 @@ class Weights(Mapping[str, Any]):
             and self._tensors.keys() == others.keys()
             and all(_is_same(tensor, others[name]) for name, tensor in self._tensors.items())
         )
+
+    def load(self, load: Callable[[Any], Any]) -> Any:
+        """Runs a loader of whole tensors with these, also if they are parts: it is given what it reads of them.
+
+        Args:
+            load: called with pairs of a name and a tensor, such as `load_weights` of a model of vLLM or SGLang. It may
+                read what `record` has found, and runs in this thread. Outside of operations on them, the tensors that
+                it gets have shapes and no memory.
+
+        Returns:
+            What it returns.
+
+        Raises:
+            HopliteError: it reads elements that are not here.
+        """
+        return load_parts(load, self.manifest, self._tensors, self._boxes or {})
 
     def __getitem__(self, name: str) -> Any:
         return self._tensors[name]
