@@ -125,10 +125,15 @@ impl fmt::Display for Reason {
     }
 }
 
+/// The part of a transfer that a pinned copy is predicted to take longer.
+const PINNED_PART: u64 = 4;
+
 /// Chooses the source that is predicted to deliver `bytes` soonest; `None` without candidates.
 ///
 /// A receiver behind `depth` relays begins that many hops late, and a source that feeds `load`
-/// others divides its link. The prediction is `(depth + 1) * (L + frame / B) + (load + 1) * S / B`.
+/// others divides its link. The prediction is `(depth + 1) * (L + frame / B) + (load + 1) * S / B`,
+/// and a quarter of `S / B` more for a pinned copy: without it, a reader that is an object behind
+/// the others finds the maker idle for that object, and the maker sends every object twice.
 /// Large objects therefore form a chain, small ones a shallow tree. Some holder is always chosen.
 ///
 /// Ties are broken in this order: complete copies, smaller depth, cached before pinned copies, the
@@ -193,7 +198,10 @@ fn predict(candidate: &Candidate, bytes: u64, link: Link) -> Predicted {
     let hops = u64::from(candidate.depth).saturating_add(1);
     let load = u64::from(candidate.load);
     let alone = transfer(bytes).saturating_mul(candidate.speed.slowness);
-    let divided_by = |shares: u64| alone.saturating_mul(shares);
+    // The holder of a pinned copy serves the readers of its other objects too. A relay that has a
+    // copy of this one spares it, for a few hops more.
+    let spared = if candidate.pinned { alone / PINNED_PART } else { 0 };
+    let divided_by = |shares: u64| alone.saturating_mul(shares).saturating_add(spared);
     let beside = hop.saturating_mul(hops).saturating_add(divided_by(load.saturating_add(1)));
     // On a request from the owner, the receiver ends one transfer and begins another: two round
     // trips.
@@ -250,6 +258,18 @@ mod tests {
     fn a_large_object_rather_comes_through_a_relay_than_from_a_busy_copy() {
         let chosen = choose(&[complete(1, 1), relay(2, 1, 0)], 256 << 20);
         assert_eq!(chosen, Some((NodeId(2), Reason::IdleRelay { depth: 1 })));
+    }
+
+    /// The first reader has it all and feeds one, and the last one still receives. The maker feeds
+    /// nobody, but sends other objects.
+    #[test]
+    fn a_reader_that_is_behind_receives_from_the_last_of_the_others() {
+        let maker = Candidate { pinned: true, ..complete(1, 0) };
+        let (node, reason) = choose(&[maker, complete(2, 1), relay(3, 3, 0)], 8 << 20).unwrap();
+        assert_eq!((node, reason), (NodeId(3), Reason::IdleRelay { depth: 3 }));
+        // Many relays take longer than they spare.
+        let (node, _) = choose(&[maker, complete(2, 1), relay(3, 3, 0)], 64 << 10).unwrap();
+        assert_eq!(node, NodeId(1));
     }
 
     #[test]
