@@ -124,7 +124,7 @@ def odd(mesh: Any, client: hoplite.Client, _: str) -> None:
     for other in range(count):
         assert got[f"expert.{other}"].tolist() == [other] * 3
     # Receivers that cut what the ranks share across.
-    layouts = [{"rows": (slice(None), slice(0, 2))}, {"rows": (slice(None), slice(2, 5)), "last": slice(3)}]
+    layouts: list[dict[str, Any]] = [{"rows": (slice(None), slice(0, 2))}, {"rows": (slice(None), slice(2, 5)), "last": slice(3)}]
     ht.publish(tensors, "cut/1", layouts=layouts, bucket=256, client=client, timeout=SOON)
     for layout in (dict.fromkeys(got, ...), *layouts):
         cut = ht.fetch("cut/1", layout=layout, client=client, timeout=SOON)
