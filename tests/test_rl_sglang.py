@@ -127,6 +127,8 @@ class Engine:
         self.weight_version = "default"
         self.facts: dict[str, Any] = {"tp_size": 1, "pp_size": 1, "custom_weight_loader": list(loaders)}
         self.has_sessions = has_sessions
+        self.missing = ""
+        self.runs: dict[str, Any] = {}
         self.updater = WeightUpdater(
             tp_rank=0,
             device="cpu",
@@ -155,6 +157,8 @@ class Engine:
     def call(self, method: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         """Calls a method of the server; returns the status and the reply, as SGLang's server does."""
         self.calls.append(method)
+        if method == self.missing:
+            return 404, {"detail": "Not Found"}
         if method == "server_info":
             return 200, self.facts
         if method in ("pause_generation", "continue_generation"):
@@ -180,7 +184,7 @@ class Engine:
         kind, run = kinds[method]
         if "serialized_named_tensors" in body:
             body["serialized_named_tensors"] = [base64.b64decode(each) for each in body["serialized_named_tensors"]]
-        done = run(kind(**body))
+        done = self.runs.get(method, run)(kind(**body))
         return 200 if done.success else 400, {"success": done.success, "message": done.message}
 
 
@@ -308,6 +312,34 @@ def test_a_loader_that_fails_does_not_end_the_server() -> None:
         engine.model.fails = False
         load(url, timeout=SOON)
     assert has(engine.model, 1)
+
+
+def test_stages_with_two_outcomes_are_a_mix() -> None:
+    hoplite.torch.publish(checkpoint(1), "policy/1")
+    engine = Engine()
+    engine.facts["pp_size"] = 2
+    update = engine.manager.update_weights_from_tensor
+
+    def other_stage(payload: bytes) -> None:
+        ((_, tensor),) = MultiprocessingSerializer.deserialize(payload)
+        slots = json.loads(tensor.numpy().tobytes())["slots"]
+        hoplite.client().put(b"the model is as before: no memory", name=slots[1])
+
+    def both(body: Any) -> Any:
+        other_stage(body.serialized_named_tensors[0])
+        return update(body)
+
+    engine.runs["update_weights_from_tensor"] = both
+    with served(engine) as url, pytest.raises(HopliteError, match=r"mix of versions, since 1 of 2 ranks .* no memory"):
+        load(url, timeout=SOON)
+
+
+def test_a_server_without_a_call_is_named() -> None:
+    hoplite.torch.publish(checkpoint(1), "policy/1")
+    engine = Engine()
+    engine.missing = "pause_generation"
+    with served(engine) as url, pytest.raises(HopliteError, match=r"refused pause_generation \(404\)"):
+        load(url, timeout=SOON)
 
 
 def test_a_server_that_fails_is_left_out(caplog: pytest.LogCaptureFixture) -> None:

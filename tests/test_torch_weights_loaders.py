@@ -114,7 +114,6 @@ READS: list[Callable[[Any], Any]] = [
     lambda w: torch.cat([w[0], w[2]]),
     lambda w: w.double().sum(0),
     lambda w: w[:, 1].unsqueeze(0).expand(3, 4, 5),
-    lambda w: w[0:0],
     lambda w: w.unbind(1)[2] + torch.ones(4, 5),
     lambda w: w.split([1, 3])[1].transpose(0, 2).reshape(5, 9)[2:],
     lambda w: w.to(torch.bfloat16, copy=True)[3],
@@ -137,8 +136,99 @@ def test_any_operation_reads_what_is_here(node: hoplite.Node, place: int) -> Non
         ht.publish({"w": whole}, "read/1", client=client)
         manifest = ht.fetch("read/1", layout={}, client=client, timeout=SOON).manifest
         layout = ht.record(load, manifest)
-        got = ht.fetch("read/1", layout=layout or {"w": (slice(0, 0),)}, client=client, timeout=SOON)
+        got = ht.fetch("read/1", layout=layout, client=client, timeout=SOON)
         assert torch.equal(got.load(load), expected)
+
+
+def published(client: Any, tensors: dict[str, Any]) -> Any:
+    ht.publish(tensors, "odd/1", client=client)
+    return ht.fetch("odd/1", layout={}, client=client, timeout=SOON).manifest
+
+
+def test_views_of_other_dtypes_and_turned_in_place(node: hoplite.Node) -> None:
+    whole = {"bits": torch.randn(4, 4), "turned": torch.randn(4, 4), "bytes": torch.randn(3).to(torch.float8_e4m3fn)}
+    outs = [torch.zeros(2, 4, dtype=torch.int32), torch.zeros(4, 2), torch.zeros(3, dtype=torch.uint8)]
+
+    def load(pairs: Any) -> None:
+        given = dict(pairs)
+        outs[0].copy_(given["bits"].view(torch.int32)[2:])
+        outs[1].copy_(given["turned"].t_()[:, 1:3])
+        torch._foreach_copy_([outs[2]], [given["bytes"].view(torch.uint8)])
+
+    with node.client() as client:
+        manifest = published(client, whole)
+        layout = ht.record(load, manifest)
+        assert layout["turned"] == (slice(1, 3), slice(0, 4))
+        got = ht.fetch("odd/1", layout=layout, client=client, timeout=SOON)
+        for inference in (False, True):
+            with torch.inference_mode(inference):
+                got.load(load)
+        assert torch.equal(outs[0], whole["bits"].view(torch.int32)[2:])
+        assert torch.equal(outs[1], whole["turned"].t()[:, 1:3])
+        assert torch.equal(outs[2], whole["bytes"].view(torch.uint8))
+
+
+def test_to_record_changes_nothing(node: hoplite.Node) -> None:
+    table, other = torch.nn.Parameter(torch.ones(6, 4)), torch.full((4, 4), 5.0)
+
+    def load(pairs: Any) -> None:
+        ((_, tensor),) = pairs
+        with torch.no_grad():
+            table[:4].copy_(tensor)
+            table[4:].fill_(0)
+            made = torch.zeros(4, 4)
+            made[:2] = tensor[2:]
+            made[2:] = 3
+            other.zero_()
+            other.add_(made)
+            other.copy_(made + other)
+
+    with node.client() as client:
+        manifest = published(client, {"w": torch.arange(16.0).view(4, 4)})
+        layout = ht.record(load, manifest)
+        assert layout == {"w": (slice(0, 4), slice(0, 4))}
+        assert table.eq(1).all()
+        assert other.eq(5).all()
+        ht.fetch("odd/1", layout=layout, client=client, timeout=SOON).load(load)
+        assert table[:4].flatten().tolist() == list(range(16))
+        assert not table[4:].any()
+        assert other[:2].flatten().tolist() == [2.0 * value for value in range(8, 16)]
+
+
+def test_weights_stay_what_they_are(node: hoplite.Node) -> None:
+    with node.client() as client:
+        manifest = published(client, {"w": torch.ones(4), "empty": torch.ones(0, 4)})
+        got = ht.fetch("odd/1", client=client, timeout=SOON)
+
+        def scales(pairs: Any) -> None:
+            dict(pairs)["w"].mul_(2)
+
+        def halves(pairs: Any) -> None:
+            torch.zeros(2, dtype=torch.float64).copy_(dict(pairs)["w"].view(torch.float64))
+
+        def nothing(pairs: Any) -> None:
+            assert set(dict(pairs)) == {"w", "empty"}
+
+        for run, problem in (
+            (scales, r"the loader changes w in place \(aten::mul_\): let it change a clone"),
+            (halves, r"the loader reads w, torch.float32, as torch.float64, of another size"),
+        ):
+            for call in (ht.record, lambda load, _: got.load(load)):
+                with pytest.raises(InvalidArgument, match=problem):
+                    call(run, manifest)
+        with pytest.raises(InvalidArgument, match="the loader reads none of 2 tensors, such as w, in this thread"):
+            ht.record(nothing, manifest)
+        got.load(nothing)
+        assert got["w"].tolist() == [1] * 4
+        part = ht.fetch("odd/1", layout={"empty": ...}, client=client, timeout=SOON)
+        with pytest.raises(HopliteError, match=r"the loader reads \[0:4\] of w, and nothing is here"):
+            part.load(lambda pairs: torch.zeros(4).copy_(dict(pairs)["w"]))
+        into = {"w": torch.zeros(4), "empty": torch.zeros(0, 4)}
+        first = ht.fetch("odd/1", into=into, client=client, timeout=SOON)
+        ht.publish({"w": torch.zeros(4), "empty": torch.zeros(0, 4)}, "odd/2", client=client)
+        ht.fetch("odd/2", into=into, client=client, timeout=SOON)
+        with pytest.raises(HopliteError, match="the tensors of odd/1 were filled with another version since"):
+            first.load(nothing)
 
 
 def test_what_is_not_here_is_named(node: hoplite.Node) -> None:

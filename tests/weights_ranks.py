@@ -91,6 +91,10 @@ def receive(mesh: Any, client: hoplite.Client, kind: str) -> None:
             staged.switch()
 
 
+def _without_node() -> hoplite.Client:
+    raise hoplite.HopliteError("no node on this host")
+
+
 def odd(mesh: Any, client: hoplite.Client, _: str) -> None:
     """Tensors that ranks share unevenly, that some ranks do not have, and that differ by rank."""
     rank, count = dist.get_rank(), dist.get_world_size()
@@ -124,7 +128,10 @@ def odd(mesh: Any, client: hoplite.Client, _: str) -> None:
     for other in range(count):
         assert got[f"expert.{other}"].tolist() == [other] * 3
     # Receivers that cut what the ranks share across.
-    layouts: list[dict[str, Any]] = [{"rows": (slice(None), slice(0, 2))}, {"rows": (slice(None), slice(2, 5)), "last": slice(3)}]
+    layouts: list[dict[str, Any]] = [
+        {"rows": (slice(None), slice(0, 2))},
+        {"rows": (slice(None), slice(2, 5)), "last": slice(3)},
+    ]
     ht.publish(tensors, "cut/1", layouts=layouts, bucket=256, client=client, timeout=SOON)
     for layout in (dict.fromkeys(got, ...), *layouts):
         cut = ht.fetch("cut/1", layout=layout, client=client, timeout=SOON)
@@ -143,6 +150,12 @@ def odd(mesh: Any, client: hoplite.Client, _: str) -> None:
     with pytest.raises(hoplite.HopliteError, match="w is a list, not a tensor") as raised:
         ht.publish(broken, "odd/2", client=client, timeout=SOON)
     assert rank == 1 or str(raised.value).startswith("rank 1 can't publish its part of odd/2: ")
+    # Nor is a rank waited for that has no node.
+    mine = None if rank == 1 else client
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hoplite, "client", _without_node)
+        with pytest.raises(hoplite.HopliteError, match="no node on this host"):
+            ht.publish({"rows": tensors["rows"]}, "odd/2", client=mine, timeout=SOON)
     with pytest.raises(hoplite.InvalidArgument, match=r"rank [01] publishes odd/[23], and rank"):
         ht.publish({"rows": tensors["rows"]}, f"odd/{2 + (rank == 0)}", client=client, timeout=SOON)
     # Without DTensors, a group says that its ranks publish together.

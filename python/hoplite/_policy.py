@@ -7,6 +7,7 @@ server. Knows none of them; a server is any object with the methods of `Server`.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -14,7 +15,7 @@ import hoplite
 from hoplite._timeouts import limit
 from hoplite.errors import HopliteError, InvalidArgument, Timeout
 from hoplite.torch import publish
-from hoplite.torch.weights.sharding import has_sharded
+from hoplite.torch.weights.sharding import has_sharded, is_elsewhere
 from hoplite.torch.weights.sources import is_read_once
 from hoplite.torch.weights.wrappers import plain_name
 
@@ -122,12 +123,15 @@ def publish_sharded(weights: Any, prefix: str, *, retain: int, replicas: int, ti
     if rank == 0:
         try:
             agreed[0] = next_name(prefix)
-        except HopliteError as error:
+        except Exception as error:  # noqa: BLE001 - the others would wait for the name
             agreed[1] = f"rank 0 can't publish: {error}"
     dist.broadcast_object_list(agreed, src=0)
     name, problem = agreed
     if problem is not None:
         raise HopliteError(problem)
+    if isinstance(weights, Mapping):
+        # Pipelines and experts: this rank is not in the meshes of all of them.
+        weights = {name: tensor for name, tensor in weights.items() if not is_elsewhere(tensor)}
     publish(weights, name, retain=retain, replicas=replicas, timeout=timeout)
     return name if rank == 0 else None
 

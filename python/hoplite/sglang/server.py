@@ -21,6 +21,9 @@ MODES = ("retract", "in_place", "abort")
 
 NOT_FOUND = 404
 
+# What older releases do not have.
+OPTIONAL = ("begin_weight_update", "update_weight_version")
+
 # Seconds for a call that does not wait for weights: requests that run end first, or are retracted.
 CALL_S = 600.0
 
@@ -142,12 +145,16 @@ class Server:
                 f"a rank of {self.url} did not state its outcome: look for hoplite.sglang in its log, and start a "
                 f"node on each of its hosts ({error})"
             ) from None
-        problems = sorted({bytes(answer).decode(errors="replace") for answer in answers} - {""})
+        found = [bytes(answer).decode(errors="replace") for answer in answers]
+        problems = sorted({*found} - {""})
+        if problems and "" in found:
+            # Another stage of pipeline parallelism.
+            problems.insert(0, f"the model is a mix of versions, since {found.count('')} of {len(found)} ranks loaded")
         if problems:
             raise HopliteError(f"{self.url}: {'; '.join(problems)}")
 
     def _call(self, method: str, body: Any, seconds: float | None = CALL_S) -> dict[str, Any] | None:
-        """Calls a method; returns its reply, or None if the server does not have it.
+        """Calls a method; returns its reply, or None if it is one that older servers do not have.
 
         Raises:
             HopliteError: the server is not reachable, or refuses.
@@ -162,7 +169,7 @@ class Server:
             with urllib.request.urlopen(call, timeout=seconds) as reply:
                 found = json.loads(reply.read() or b"{}")
         except urllib.error.HTTPError as error:
-            if error.code == NOT_FOUND:
+            if error.code == NOT_FOUND and method in OPTIONAL:
                 return None
             text = error.read().decode(errors="replace")[:500]
             raise HopliteError(f"{self.url} refused {method} ({error.code}): {text}") from None

@@ -11,7 +11,7 @@ import hoplite
 from hoplite import _policy
 from hoplite._timeouts import DEFAULT, limit
 from hoplite.errors import InvalidArgument
-from hoplite.torch.weights.sharding import has_sharded, is_elsewhere
+from hoplite.torch.weights.sharding import has_sharded
 from hoplite.torch.weights.wrappers import plain_name
 
 if TYPE_CHECKING:
@@ -68,6 +68,9 @@ class HopliteTrainerEngine(TrainerWeightTransferEngine[HopliteTrainerInitInfo]):
             raise InvalidArgument(
                 f"{type(source).__name__} has no full tensors to publish: pass a source= that implements iter_full"
             )
+        if sharded is not None:
+            # Every rank publishes, so each needs a node.
+            hoplite.client()
         if init_info.is_sender:
             owned = source.owned_names(init_info.rank)
             if sharded is None and len(owned) != len(source.metadata):
@@ -112,10 +115,7 @@ def _sharded(source: Any) -> dict[str, Any] | None:
     if not isinstance(source, ModuleSource) or type(source).iter_full is not ModuleSource.iter_full:
         return None
     found = {plain_name(name): tensor for name, tensor in source._module.named_parameters()}
-    if not has_sharded(found):
-        return None
-    # Pipelines and experts: this rank is not in the meshes of all of them.
-    return {name: tensor for name, tensor in found.items() if not is_elsewhere(tensor)}
+    return found if has_sharded(found) else None
 
 
 def load(client: Any, name: str = "policy/", *, timeout: float | None = DEFAULT) -> str:

@@ -136,9 +136,15 @@ def publish(
     if group is not None and (shards is not None or is_read_once(source)):
         raise InvalidArgument("group works with a module or a mapping, and without shards: pass one of these")
     rank, count, boxes = _shards(shards)
-    client = client or hoplite.client()
-    found = limit(timeout, client)
     is_shared = shards is None and (group is not None or has_sharded(source))
+    try:
+        client = client or hoplite.client()
+    except HopliteError as error:
+        if is_shared:
+            # The others would wait for this rank.
+            spread(version.name, "", {}, {}, group, error)
+        raise
+    found = limit(timeout, client)
     # The time includes that of reading the tensors.
     deadline = Deadline(SHARDS_TIMEOUT_S if found is None and (count > 1 or is_shared) else found)
     earlier = None if base is None else Version.of(base)
@@ -191,19 +197,21 @@ def _shared(client: Client, version: Version, source: Any, group: Any) -> Shards
     tensors: dict[str, Any] = {}
     parts: dict[str, Part] = {}
     failure = None
-    # The others notice when the client of rank 0 ends, or gives this up.
-    publisher = str(client.reserve())
+    publisher = ""
     try:
         try:
+            # The others notice when the client of rank 0 ends, or gives this up.
+            publisher = str(client.reserve())
             _check_newest(client, version)
             with paused_collector():
                 tensors = read(source, parts=parts)
-        except HopliteError as error:
+        except Exception as error:  # noqa: BLE001 - also what a module raises
             failure = error
         shared = spread(version.name, publisher, tensors, parts, group, failure)
     except BaseException:
         with contextlib.suppress(HopliteError):
-            client.delete(publisher, timeout=0)
+            if publisher:
+                client.delete(publisher, timeout=0)
         raise
     if shared.rank:
         client.delete(publisher)

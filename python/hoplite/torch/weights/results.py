@@ -122,8 +122,11 @@ class Weights(Mapping[str, Any]):
             What it returns.
 
         Raises:
-            HopliteError: it reads elements that are not here.
+            HopliteError: it reads elements that are not here, or the tensors are those of another version now.
+            InvalidArgument: it looks at values, or changes the tensors that it gets.
         """
+        if not self._content.is_current:
+            raise HopliteError(f"the tensors of {self.name} were filled with another version since: load that one")
         return load_parts(load, self.manifest, self._tensors, self._boxes or {})
 
     def __getitem__(self, name: str) -> Any:

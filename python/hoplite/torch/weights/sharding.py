@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from hoplite import HopliteError, InvalidArgument
+from hoplite import InvalidArgument
 
 KEY_BYTES = 16
 
@@ -158,7 +158,7 @@ def spread(
     tensors: dict[str, Any],
     parts: Mapping[str, Part],
     group: Any,
-    failure: HopliteError | None,
+    failure: Exception | None,
 ) -> Shards:
     """Returns what each rank of a process group publishes. All ranks call it at the same time.
 
@@ -175,7 +175,7 @@ def spread(
 
     Raises:
         InvalidArgument: another rank can't publish, or publishes another version; or there is no such group.
-        HopliteError: `failure`.
+        Exception: `failure`.
     """
     # Optional in torch.
     import torch.distributed as dist
