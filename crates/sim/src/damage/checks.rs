@@ -234,8 +234,8 @@ mod tests {
         }
     }
 
-    /// Six nodes, of which the first sends wrong bytes while the last four get an object that the
-    /// second has, too.
+    /// Six nodes, of which the second sends wrong bytes while the last four get an object that the
+    /// first has made. The copy of the second is cached, so it is chosen first.
     fn one_wrong_holder(bytes: u64) -> Case {
         let link = Link { latency_ns: 100_000, bytes_per_second: 125_000_000 };
         let mut plan = Plan::empty(6, Config::new(1 << 34, link), Instant(20 * SECOND));
@@ -249,7 +249,7 @@ mod tests {
         plan.add(SECOND, Act::Make { object, at: 0 });
         plan.add(2 * SECOND, get(1));
         let fault = Fault::Copies { percent: 100 };
-        plan.add(4 * SECOND, Act::Fault { at: 0, fault, time_ns: 9 * SECOND });
+        plan.add(4 * SECOND, Act::Fault { at: 1, fault, time_ns: 9 * SECOND });
         (2..6).for_each(|at| plan.add(5 * SECOND, get(at)));
         plan.is_damaged = true;
         Case { seed: 1, plan }
