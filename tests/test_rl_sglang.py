@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import json
 import os
 import re
 import sys
-import threading
 import warnings
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -24,6 +21,7 @@ from hoplite.errors import HopliteError, InvalidArgument, Timeout
 from support import SOON
 
 if TYPE_CHECKING:
+    import contextlib
     from collections.abc import Iterator
 
 torch = pytest.importorskip("torch")
@@ -44,6 +42,7 @@ from sglang.srt.utils import MultiprocessingSerializer  # noqa: E402
 
 import hoplite.torch  # noqa: E402 - torch must be there
 from hoplite.sglang import HopliteWeightTransfer, load, load_weights, request  # noqa: E402
+from rl_servers import answering  # noqa: E402
 
 pytestmark = [pytest.mark.rl, pytest.mark.timeout(120)]
 
@@ -196,37 +195,9 @@ def _session() -> Any:
 SESSION = _session()
 
 
-@contextlib.contextmanager
-def served(engine: Engine) -> Iterator[str]:
-    """Serves an engine on loopback. Yields the base URL."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self._answer({})
-
-        def do_POST(self) -> None:
-            self._answer(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-
-        def _answer(self, body: dict[str, Any]) -> None:
-            status, reply = engine.call(self.path.strip("/"), body)
-            text = json.dumps(reply).encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(text)))
-            self.end_headers()
-            self.wfile.write(text)
-
-        def log_message(self, *_: object) -> None:
-            """Logs nothing."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
-        http.daemon_threads = True
-        thread = threading.Thread(target=http.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{http.server_port}"
-        finally:
-            http.shutdown()
-            thread.join()
+def served(engine: Engine) -> contextlib.AbstractContextManager[str]:
+    """Serves an engine on loopback, at the URL of the context."""
+    return answering(lambda path, body: engine.call(path.strip("/"), body or {}))
 
 
 def test_a_server_loads_each_version_in_place() -> None:

@@ -234,8 +234,8 @@ mod tests {
         }
     }
 
-    /// Six nodes, of which the second sends wrong bytes while the last four get an object that the
-    /// first has made. The copy of the second is cached, so it is chosen first.
+    /// Six nodes. The second sends wrong bytes while the last four get an object that the first has
+    /// made. The copy of the second is cached, so it is chosen first.
     fn one_wrong_holder(bytes: u64) -> Case {
         let link = Link { latency_ns: 100_000, bytes_per_second: 125_000_000 };
         let mut plan = Plan::empty(6, Config::new(1 << 34, link), Instant(20 * SECOND));

@@ -123,7 +123,7 @@ def measure(
         nbytes: size of the module; a multiple of 4.
         repeats: rounds of each step.
         trainers: hosts that publish, each its rows of all tensors, as with FSDP.
-        parts: ranks of tensor parallelism, of which each receiver is one in turn: it brings rows of some matrices and
+        parts: number of ranks of tensor parallelism. Each receiver is one in turn: it brings rows of some matrices and
             columns of others. With 1, it brings everything.
         bucket: bytes of an object of a publication; None publishes one object.
         capacity: capacity of a receiver's store, in bytes; None has room for three versions, as the publisher's. If it

@@ -248,9 +248,11 @@ class Sources:
         """Yields the flat space in ranges of up to a size in bytes. None has pieces of two runs."""
         begin = 0
         for end in self._stops or [self.nbytes]:
-            # A run of little more than a bucket becomes two halves.
-            size = bucket if not self._stops else aligned(-(-(end - begin) // max(1, -(-(end - begin) // bucket))))
-            for first in range(begin, end, max(size, 1)):
+            size = bucket
+            if self._stops and end > begin:
+                # A run of little more than a bucket becomes two halves.
+                size = aligned(math.ceil((end - begin) / math.ceil((end - begin) / bucket)))
+            for first in range(begin, end, size):
                 yield Chunk(first, min(size, end - first), partial(self.copy, first=first))
             begin = end
 
