@@ -15,7 +15,7 @@ torch: Any = pytest.importorskip("torch", reason="needs PyTorch")
 
 import hoplite  # noqa: E402 - torch must be there
 import hoplite.torch as ht  # noqa: E402
-from hoplite.torch.weights import choosing, names, ordering, placing, transfer, writing  # noqa: E402
+from hoplite.torch.weights import choosing, names, ordering, placing, shards, transfer, writing  # noqa: E402
 from hoplite.torch.weights.manifest import Entry, Extent, Manifest, Source  # noqa: E402
 from torch_weights import SOON, counting, recorded, same  # noqa: E402
 
@@ -321,6 +321,37 @@ def test_changed_ranges_are_those_with_another_place() -> None:
     segments = {need.source: need.segments for need in transfer.needs(split, [(0, 100), (180, 300)], base)}
     assert segments == {1: [(0, 64, 36), (116, 180, 12)], 2: [(64, 256, 44)]}
     assert names.Version.of("a/b/3") == ("a/b/", 3)
+
+
+def test_receivers_of_other_parts_begin_with_other_publishers() -> None:
+    def shard(rank: int, objects: int) -> Manifest:
+        sources = [Source(f"{rank}.{number}", 64) for number in range(objects)]
+        extents = [Extent(64 * number, 64, number, 0) for number in range(objects)]
+        entries = [Entry(f"w{rank}", "uint8", (64 * objects,), 0, 64 * objects, None, (64 * objects,))]
+        return Manifest(1, f"{rank}", 64 * objects, entries, sources, extents, rank, 4)
+
+    def order(whole: Manifest, wanted: list[int]) -> list[int]:
+        nbytes = 64 * len(whole.sources)
+        needs = [need for need in transfer.needs(whole, [(0, nbytes)]) if need.source in wanted]
+        return [need.source for need in ordering.apart(whole, needs)]
+
+    # Each receiver wants one object in four of every publisher.
+    whole = shards.merged("policy/1", [shard(rank, 4) for rank in range(4)])
+    for rank in range(4):
+        wanted = [rank, 4 + rank, 8 + rank, 12 + rank]
+        assert order(whole, wanted) == [*wanted[rank:], *wanted[:rank]]
+    # Each receiver wants more of one publisher than of the others.
+    assert order(whole, [0, 4, 8, 12, 13]) == [12, 13, 0, 4, 8]
+    assert order(whole, [3, 4, 5, 11, 15]) == [4, 5, 11, 15, 3]
+    # It wants nothing of some.
+    assert order(whole, [6, 7, 14, 15]) == [14, 15, 6, 7]
+    assert order(whole, [9]) == [9]
+    assert order(whole, []) == []
+    # All want all, and relay; publishers without objects, and a single one.
+    assert order(whole, [*range(16)]) == [*range(16)]
+    uneven = shards.merged("policy/1", [shard(rank, objects) for rank, objects in enumerate([0, 3, 0, 2])])
+    assert (uneven.firsts, order(uneven, [2, 3, 4])) == ([0, 3, 3], [3, 4, 2])
+    assert order(shard(0, 4), [1, 3]) == [1, 3]
 
 
 @pytest.mark.parametrize(

@@ -98,6 +98,7 @@ class Manifest:
         extents: map of the flat space, in its order and without gaps.
         shard: rank of the publisher.
         shards: number of publishers.
+        firsts: of several publishers' manifests together, the index in `sources` of each one's first object.
         publisher: a ref that its publisher has reserved until the version is complete.
         patches: of a version that was published with a base, the id of the base, and the patches of objects by index in
             `sources`. Of several shards, the ids are joined by "-", with nothing for a shard without a base.
@@ -112,6 +113,7 @@ class Manifest:
     extents: Sequence[Extent]
     shard: int = 0
     shards: int = 1
+    firsts: Sequence[int] = (0,)
     publisher: str = ""
     patches: tuple[str, Mapping[int, Source]] | None = None
     inline: dict[int, Any] = field(default_factory=dict, repr=False)

@@ -1,4 +1,7 @@
-"""The order in which a receiver that joins midway gets the objects of a version.
+"""The order in which a receiver gets the objects of a version: where it begins.
+
+Receivers of other parts begin with other publishers, and those of the same parts with the same one: they relay to each
+other.
 
 Receivers with small stores evict an object soon after they have copied it. A late receiver that began with the first
 object would share the link of the publisher with the others. It begins with the objects that flow between the others
@@ -8,6 +11,7 @@ now, which they relay, and gets the first ones from the publisher when the other
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING
 
 from hoplite import HopliteError
@@ -16,11 +20,38 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hoplite import Client
+    from hoplite.torch.weights.manifest import Manifest
     from hoplite.torch.weights.names import Deadline
-    from hoplite.torch.weights.transfer import Part
+    from hoplite.torch.weights.transfer import Need, Part
 
 # With fewer objects, the order makes no difference.
 PARTS_MIN = 4
+
+
+def apart(manifest: Manifest, wanted: list[Need]) -> list[Need]:
+    """Rotates what is needed of several publishers, so that receivers of other parts begin with other publishers.
+
+    Otherwise, all would share the link of the first publisher, then that of the next. A receiver begins with the
+    publisher that has most bytes for it. If several have as many, the place of its first object among those of one
+    publisher decides.
+
+    Args:
+        manifest: the version, of all publishers.
+        wanted: what is needed of it, in the order of the flat space.
+    """
+    firsts, count = manifest.firsts, len(manifest.firsts)
+    if not wanted or count == 1:
+        return wanted
+    nbytes = [0] * count
+    for need in wanted:
+        nbytes[bisect_right(firsts, need.source) - 1] += sum(segment.nbytes for segment in need.segments)
+    index = wanted[0].source
+    holder = bisect_right(firsts, index) - 1
+    end = firsts[holder + 1] if holder + 1 < count else len(manifest.sources)
+    start = holder + (index - firsts[holder]) * count // (end - firsts[holder])
+    publisher = max((each % count for each in range(start, start + count)), key=nbytes.__getitem__)
+    place = bisect_left(wanted, firsts[publisher], key=lambda need: need.source)
+    return wanted[place:] + wanted[:place]
 
 
 async def flowing_first(client: Client, wanted: Sequence[Part], deadline: Deadline) -> list[Part]:

@@ -69,6 +69,8 @@ def _are_apart(boxes: Sequence[Entry]) -> bool:
 def _append(whole: Manifest, part: Manifest) -> None:
     """Appends the flat space of a part."""
     shift = len(whole.sources)
+    if shift:
+        whole.firsts = [*whole.firsts, shift]
     whole.sources = [*whole.sources, *part.sources]
     moved = [extent._replace(at=whole.nbytes + extent.at, source=shift + extent.source) for extent in part.extents]
     whole.extents = [*whole.extents, *moved]

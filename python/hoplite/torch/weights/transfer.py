@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from hoplite import ObjectCorrupt, StoreFull
 from hoplite._aside import in_own_thread
 from hoplite.torch.weights.manifest import ALIGNMENT, ManifestInvalid
+from hoplite.torch.weights.ordering import apart
 from hoplite.torch.weights.pauses import paused_collector
 from hoplite.torch.weights.placing import Segment
 
@@ -133,7 +134,7 @@ class Part(NamedTuple):
 
 
 def parts(manifest: Manifest, placement: Placement, base: Manifest | None) -> list[Part]:
-    """Returns what a placement needs of a version, in the order of the flat space.
+    """Returns what a placement needs of a version, publisher by publisher in the order of the flat space.
 
     Args:
         manifest: the version.
@@ -146,7 +147,7 @@ def parts(manifest: Manifest, placement: Placement, base: Manifest | None) -> li
     origins: dict[int, int] = {}
     for extent in manifest.extents if patches else ():
         origins.setdefault(extent.source, extent.at)
-    for need in needs(manifest, placement.ranges(), base):
+    for need in apart(manifest, needs(manifest, placement.ranges(), base)):
         source, data, patch = manifest.sources[need.source], manifest.inline.get(need.source), patches.get(need.source)
         if patch is not None and patch.nbytes <= sum(segment.nbytes for segment in need.segments):
             found.append(Part(patch, None, partial(placement.patch, origin=origins[need.source])))
