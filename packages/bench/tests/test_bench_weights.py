@@ -47,19 +47,21 @@ def test_the_summary_has_every_step_and_its_ratio() -> None:
         "join": {"seconds": [1.5, 1.7], "median": 1.6},
         "switch": {"seconds": [0.1, 0.2], "median": 0.15},
         "memcpy": {"seconds": [0.1, 0.1], "median": 0.1},
+        "terms": {"tensor": 3e-5, "byte": 8.4e-9},
         "ratios": {"update": 1.07, "join": 0.76, "switch": 1.5},
         "memory": {
             "update": {"memory": 2**26, "private memory": 2**20},
             "stage": {"memory": 2**29, "private memory": 2**28},
         },
     }
-    first, wire, update, join, copy, switch, *memory = weights.summary(found).splitlines()
+    first, wire, update, join, copy, switch, terms, *memory = weights.summary(found).splitlines()
     assert first == "weights of 256 MiB to 8 receivers, 2 rounds, verified:"
     assert "2.100 s (2.000 to 2.200)" in wire
     assert update.endswith("2.250 s (2.200 to 2.300), 1.07 × wire")
     assert join.endswith(", 0.76 × wire")
     assert copy.endswith("0.100 s (0.100 to 0.100)")
     assert switch.endswith(", 1.50 × memcpy")
+    assert terms == "a version takes 30.0 us for each tensor and 8.40 ns for each byte that a receiver brings"
     assert memory == [
         "memory of a receiver, update, beyond its module: 64.0 MiB, without the store 1.00 MiB",
         "memory of a receiver, stage, beyond its module: 512 MiB, without the store 256 MiB",
@@ -70,10 +72,11 @@ def test_without_room_for_a_version_the_summary_has_nothing_staged() -> None:
     found = {
         "settings": {"trainers": 1, "receivers": 8, "parts": 1, "bytes": 2**28, "repeats": 1, "rate": 10**9},
         **{step: {"seconds": [2.0], "median": 2.0} for step in ("wire", "update", "join")},
+        "terms": {"tensor": 3e-5, "byte": 8.4e-9},
         "ratios": {"update": 1.0, "join": 1.0},
         "memory": {"update": {"memory": 2**26, "private memory": 2**20}},
     }
-    assert len(weights.summary(found).splitlines()) == 5
+    assert len(weights.summary(found).splitlines()) == 6
 
 
 @pytest.mark.parametrize("size", ["2", "4097"])
@@ -111,11 +114,15 @@ def test_two_receivers_update_their_modules() -> None:
     with Lab(hosts=3) as lab:
         found = weights.measure(lab, Environments(install=False), nbytes=2**22, repeats=1)
     assert found["settings"]["receivers"] == 2
-    for step in ("wire", "update", "join", "switch", "memcpy"):
+    for step in ("wire", "update", "join", "tensors", "switch", "memcpy"):
         assert len(found[step]["seconds"]) == 1
         assert found[step]["median"] > 0
     assert found["ratios"]["update"] == found["update"]["median"] / found["wire"]["median"]
     assert found["ratios"]["switch"] == found["switch"]["median"] / found["memcpy"]["median"]
+    assert found["terms"] == {
+        "tensor": found["tensors"]["median"] / weights.TENSORS,
+        "byte": found["update"]["median"] / 2**22,
+    }
     # A staged version is another copy of the module, wherever it is.
     assert found["memory"]["stage"]["memory"] >= 2**22
 
@@ -132,7 +139,7 @@ def test_ranks_of_a_trainer_and_of_tensor_parallelism() -> None:
     assert found["settings"]["receivers"] == 3
     first, *_ = weights.summary(found).splitlines()
     expected = (
-        "weights of 8.00 MiB from 2 ranks of a trainer to 3 receivers, each of which brings 1/2, 1 rounds, verified:"
+        "weights of 8 MiB from 2 ranks of a trainer to 3 receivers, each of which brings 1/2, 1 rounds, verified:"
     )
     assert first == expected
 

@@ -33,10 +33,12 @@ if TYPE_CHECKING:
 PORT = 17424
 # Size of the round that precedes each measured one, to use every connection after a freeze.
 SMALL_BYTES = 1 << 16
+# Tensors of the step "tensors", of 64 bytes each.
+TENSORS, TENSOR_BYTES = 20_000, 64
 # Versions that fit into the store of a host: the retained one, the next one, and a third.
 VERSIONS = 3
 # The timed steps, and the steps whose memory is recorded; first without and then with a staged version.
-TIMED = (("update", "join"), ("switch", "memcpy"))
+TIMED = (("update", "join", "tensors"), ("switch", "memcpy"))
 RECORDED = (("update",), ("stage",))
 MEMORY = ("memory", "private memory")
 # What the time of a step is compared with.
@@ -134,8 +136,10 @@ def measure(
         "machine" and "settings"; for each step, and for "wire", a plain TCP stream of as many bytes as a receiver
         brings, its "seconds" of each round and their "median", where
         "update" runs from the publication until the last module is updated, "join" from the call of a receiver that
-        joins midway until its module is updated, "switch" copies a staged version into the module, and "memcpy" copies
-        the same bytes; "ratios" of the first two to the wire, and of the switch to the copy; "memory", the most bytes
+        joins midway until its module is updated, "tensors" publishes 20 000 tensors of 64 bytes and fetches them on
+        one host, "switch" copies a staged version into the module, and "memcpy" copies the same bytes; "terms", the
+        seconds of each of these tensors ("tensor"), and of each byte that a receiver brings in "update" ("byte");
+        "ratios" of the first two to the wire, and of the switch to the copy; "memory", the most bytes
         that a receiver's process used beyond its module: "update" and "stage", with and without its node's store. If
         nothing is staged, "switch", "memcpy" and "stage" are missing.
 
@@ -171,8 +175,13 @@ def measure(
         for number in range(repeats):
             notify(f"repeat {number + 1} of {repeats}")
             for step, taken in seconds.items():
+                size = TENSORS * TENSOR_BYTES if step == "tensors" else nbytes
                 taken.append(
-                    (groups[WIRE].run("broadcast", STREAM) if step == WIRE else groups[weights.name].run(step))[0]
+                    (
+                        groups[WIRE].run("broadcast", STREAM)
+                        if step == WIRE
+                        else groups[weights.name].run(step, size=size)
+                    )[0]
                 )
     medians = {name: statistics.median(taken) for name, taken in seconds.items()}
     return {
@@ -188,6 +197,7 @@ def measure(
             **{name: lab.facts()[name] for name in ("rate", "flow_cap")},
         },
         **{name: {"seconds": taken, "median": medians[name]} for name, taken in seconds.items()},
+        "terms": {"tensor": medians["tensors"] / TENSORS, "byte": medians["update"] / (nbytes // parts)},
         "ratios": {step: medians[step] / medians[base] for step, base in BASES.items() if step in medians},
         "memory": memory,
     }
@@ -208,11 +218,17 @@ class Steps:
         self._timeout_s = plan.step_timeout_s(plan.Cell("broadcast", nbytes), len(network.hosts), network.rate)
         self._seed = 0
 
-    def run(self, step: str, variant: str = "default") -> tuple[float, int]:
-        """Runs a step once, after a small one; returns its seconds and the memory that it recorded."""
+    def run(self, step: str, variant: str = "default", size: int | None = None) -> tuple[float, int]:
+        """Runs a step once, after a small one; returns its seconds and the memory that it recorded.
+
+        Args:
+            step: the step.
+            variant: its variant.
+            size: size of the module in bytes; None is that of the group.
+        """
         self._group.thaw()
         self._round("update" if self._group.system.name == "weights" else step, "", min(SMALL_BYTES, self._nbytes))
-        found = self._round(step, variant, self._nbytes)
+        found = self._round(step, variant, self._nbytes if size is None else size)
         self._group.freeze()
         return found
 
@@ -243,6 +259,10 @@ def summary(found: dict[str, Any]) -> str:
             taken = found[name]["seconds"]
             ratio = f", {ratios[name]:.2f} × {BASES[name]}" if name in BASES else ""
             lines.append(f"{what:42} {found[name]['median']:.3f} s ({min(taken):.3f} to {max(taken):.3f}){ratio}")
+    tensor, byte = found["terms"]["tensor"] * 1e6, found["terms"]["byte"] * 1e9
+    lines.append(
+        f"a version takes {tensor:.1f} us for each tensor and {byte:.2f} ns for each byte that a receiver brings"
+    )
     for step, memory in found["memory"].items():
         total, private = (words.memory(memory[kind]) for kind in MEMORY)
         lines.append(f"memory of a receiver, {step}, beyond its module: {total}, without the store {private}")

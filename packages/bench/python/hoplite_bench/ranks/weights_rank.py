@@ -3,7 +3,8 @@
 Several trainers publish the same share of the rows of each tensor. Receivers bring all of it, or are ranks of tensor
 parallelism in turn. An operation is a step of weight delivery: "update" publishes, and all receivers fetch into their
 modules; "join" is the same, but the last receiver calls in the middle of the transfer; "stage" fetches next to the
-module; "switch" copies a staged version into the module of the first receiver, and "memcpy" copies the same bytes.
+module; "switch" copies a staged version into the module of the first receiver, and "memcpy" copies the same bytes;
+"tensors" is an update of small tensors, which the first trainer publishes for the first receiver.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ PREFIX = "weights/"
 # The tensors of one layer: four matrices, and the two vectors of a normalization. The last tensor takes the rest.
 WIDTH = 1024
 LAYER = ((WIDTH, WIDTH), (WIDTH, WIDTH), (WIDTH, WIDTH), (WIDTH, WIDTH), (WIDTH,), (WIDTH,))
+# In "tensors", each tensor has this shape: what it takes is not its bytes.
+TINY = (16,)
 # Variants that record memory: all of the process, or without shared memory, so without the store of its node.
 MEMORY, PRIVATE = "memory", "private memory"
 SAMPLE_S = 0.01
@@ -64,9 +67,11 @@ class WeightsRank(Rank):
     def prepare(self, task: Task) -> str:
         """Creates and touches the module: a trainer's with new values, a receiver's with -1."""
         self.most = 0
-        self.shapes = shapes_of(task.nbytes)
+        if self.is_idle(task):
+            return ""
+        self.shapes = shapes_of(task.nbytes) if task.op != "tensors" else [TINY] * (task.nbytes // 4 // TINY[0])
         shapes = self.shapes
-        if task.rank >= self.trainers and self.cuts > 1:
+        if task.rank >= self.trainers and self.is_cut(task):
             shapes = [part.shape for part in self.places(task, task.rank - self.trainers)]
         if self.module is None or [tuple(one.shape) for one in self.module.values()] != shapes:
             self.module = None
@@ -88,6 +93,14 @@ class WeightsRank(Rank):
             self.copied = np.full(nbytes, 0, np.uint8), np.full(nbytes, 1, np.uint8)
         return ""
 
+    def is_idle(self, task: Task) -> bool:
+        """Whether this rank has no part in a step of one trainer and one receiver."""
+        return task.op == "tensors" and task.rank not in (0, self.trainers)
+
+    def is_cut(self, task: Task) -> bool:
+        """Whether receivers bring parts of tensors."""
+        return self.cuts > 1 and task.op != "tensors"
+
     def places(self, task: Task, receiver: int) -> list[Place]:
         """What a receiver has of each tensor."""
         rank, parts = receiver % self.cuts, self.cuts
@@ -103,12 +116,12 @@ class WeightsRank(Rank):
         assert self.module is not None, "the module is created in prepare"
         source: Any = self.module
         options: dict[str, Any] = {}
-        if self.trainers > 1:
+        if self.trainers > 1 and task.op != "tensors":
             rows = {name: _share(len(one), task.rank, self.trainers) for name, one in self.module.items()}
             source = {name: one.detach()[rows[name]] for name, one in self.module.items()}
             boxes = {name: (rows[name], tuple(one.shape)) for name, one in self.module.items()}
             options["shards"] = (task.rank, self.trainers, boxes)
-        if self.cuts > 1:
+        if self.is_cut(task):
             options["layouts"] = [self.layout(task, receiver) for receiver in range(self.cuts)]
         name = f"{PREFIX}{task.round}"
         hoplite.torch.publish(source, name, retain=1, bucket=self.bucket, client=self.client, **options)
@@ -123,7 +136,7 @@ class WeightsRank(Rank):
             PREFIX,
             into=self.module,
             after=task.round - 1,
-            layout=None if self.cuts == 1 else self.layout(task, task.rank - self.trainers),
+            layout=self.layout(task, task.rank - self.trainers) if self.is_cut(task) else None,
             stage=stage,
             client=self.client,
             timeout=PATIENCE_S,
@@ -131,10 +144,12 @@ class WeightsRank(Rank):
 
     def run(self, task: Task, tokens: list[str], at: int) -> tuple[int, int] | None:  # noqa: ARG002
         """Publishes or fetches, or copies on one host."""
+        if self.is_idle(task):
+            return (0, 0)
         match task.op:
-            case "update" | "join" | "stage" if task.rank < self.trainers:
+            case "update" | "join" | "stage" | "tensors" if task.rank < self.trainers:
                 self.publish(task)
-            case "update" | "stage":
+            case "update" | "stage" | "tensors":
                 with self.recording(task.variant):
                     self.staged = self.fetch(task, stage=task.op == "stage")
             case "join":
@@ -182,9 +197,9 @@ class WeightsRank(Rank):
             self.staged.switch()
         self.staged = self.copied = None
         is_others = task.op == "switch" and task.rank > self.trainers
-        if task.rank < self.trainers or task.op == "memcpy" or is_others:
+        if task.rank < self.trainers or task.op == "memcpy" or is_others or self.is_idle(task):
             return ""
-        places = self.places(task, task.rank - self.trainers)
+        places = self.places(task, task.rank - self.trainers) if self.is_cut(task) else []
         for number, (array, shape) in enumerate(zip(self.arrays(), self.shapes, strict=True)):
             if array.size == math.prod(shape):
                 error = wrong(array, nbytes=array.nbytes, ranks=range(1), seed=task.seed + number)
