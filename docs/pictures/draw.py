@@ -1,4 +1,4 @@
-"""Draws the pictures of docs/concepts.md and docs/algorithms.md.
+"""Draws the pictures of docs/concepts.md, docs/algorithms.md and docs/train-and-serve.md.
 
 `python docs/pictures/draw.py` writes the SVGs into its own directory; `--check` fails if they are out of date.
 """
@@ -11,6 +11,7 @@ from pathlib import Path
 import broadcasts
 import reduces
 import shapes
+import weights
 
 FOLDER = Path(__file__).parent
 
@@ -21,6 +22,7 @@ PICTURES = {
     "order.svg": reduces.out_of_order,
     "shapes.svg": shapes.shapes,
     "ring.svg": shapes.ring,
+    "weights.svg": weights.parts,
 }
 
 
