@@ -123,9 +123,10 @@ def _check(name: str, tensor: Any, kind: type) -> None:
 
 def _check_memory(name: str, tensor: Any, kind: type) -> None:
     """Checks that all elements are in memory: a copy from address 0 would end the process."""
-    steps = zip(tensor.shape, tensor.stride(), strict=True)
-    end = tensor.storage_offset() + sum((length - 1) * stride for length, stride in steps) + 1
-    needed = end * tensor.element_size()
+    count = tensor.numel()
+    if not tensor.is_contiguous():
+        count = sum((length - 1) * stride for length, stride in zip(tensor.shape, tensor.stride(), strict=True)) + 1
+    needed = (tensor.storage_offset() + count) * tensor.element_size()
     try:
         address, nbytes = tensor.data_ptr(), tensor.untyped_storage().nbytes()
     except RuntimeError as error:

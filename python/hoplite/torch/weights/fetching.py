@@ -191,7 +191,8 @@ async def _fetch(
     if stage and into is None:
         raise InvalidArgument("stage=True needs the tensors to switch: pass into=")
     sharded: dict[str, Part] = {}
-    outs = None if into is None else read(into, fills=True, parts=sharded)
+    with paused_collector():
+        outs = None if into is None else read(into, fills=True, parts=sharded)
     if outs is not None and layout is not None and isinstance(into, torch.nn.Module):
         outs = {each: tensor for each, tensor in outs.items() if each in layout}
     if outs is not None and sharded:
@@ -213,7 +214,8 @@ async def _fetch(
     chooser = Chooser(client, str(name), floor, deadline)
     # What the tensors are, if not what they were before the call.
     now: str | None = None
-    content = None if outs is None else Content(str(name) if base is None else base.name, outs)
+    with paused_collector():
+        content = None if outs is None else Content(str(name) if base is None else base.name, outs)
 
     def touch() -> None:
         nonlocal now
@@ -248,6 +250,6 @@ async def _fetch(
             return (
                 Staged(version.name, manifest, placement, None if known is None else content)
                 if stage
-                else Weights(version.name, manifest, placement.tensors, placement.boxes)
+                else Weights(version.name, manifest, placement.tensors, placement.boxes, content)
             )
         now = f"the tensors are those of {version.name} now"

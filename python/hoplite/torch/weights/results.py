@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from hoplite.torch.weights.boxes import Box
     from hoplite.torch.weights.manifest import Manifest
     from hoplite.torch.weights.placing import Placement
+    from hoplite.torch.weights.sharing import Span
 
 
 # What the tensors are after a fetch or a switch that failed midway.
@@ -50,13 +51,15 @@ class Content:
     Args:
         name: name of the version that they hold.
         tensors: the tensors.
+        earlier: what the same tensors held before; None if unknown.
     """
 
-    def __init__(self, name: str, tensors: Mapping[str, Any]) -> None:
+    def __init__(self, name: str, tensors: Mapping[str, Any], earlier: Content | None = None) -> None:
         self.name = name
         self.is_current = True
-        self._spans = spans(tensors)
-        self._addresses = frozenset(span[:2] for span in self._spans)
+        self._spans: list[Span] = spans(tensors) if earlier is None else earlier._spans
+        addresses = (span[:2] for span in self._spans)
+        self._addresses: frozenset[Any] = frozenset(addresses) if earlier is None else earlier._addresses
         with _lock:
             _contents.add(self)
 
@@ -88,17 +91,23 @@ class Weights(Mapping[str, Any]):
         manifest: its manifest.
         tensors: the tensors.
         boxes: what they have of each whole tensor; None for all of it.
+        content: what the same tensors held before; None if unknown.
     """
 
     def __init__(
-        self, name: str, manifest: Manifest, tensors: dict[str, Any], boxes: Mapping[str, Box | None] | None = None
+        self,
+        name: str,
+        manifest: Manifest,
+        tensors: dict[str, Any],
+        boxes: Mapping[str, Box | None] | None = None,
+        content: Content | None = None,
     ) -> None:
         self.name = name
         self.version = manifest.version
         self.manifest = manifest
         self._tensors = tensors
         self._boxes = boxes
-        self._content = Content(name, tensors)
+        self._content = Content(name, tensors, content)
 
     def _is_in(self, placement: Placement) -> bool:
         """Whether the tensors of another fetch are these, and have the same slices of the whole tensors."""

@@ -23,6 +23,7 @@ from hoplite.torch.weights.drafts import Drafts
 from hoplite.torch.weights.encoding import encode, parse
 from hoplite.torch.weights.manifest import Extent, Manifest, ManifestInvalid, Source
 from hoplite.torch.weights.memory import Typed, element_sizes
+from hoplite.torch.weights.pauses import paused_collector
 from hoplite.torch.weights.pruning import take_over
 from hoplite.torch.weights.room import check_room
 from hoplite.torch.weights.shards import merged
@@ -291,7 +292,8 @@ class Writer:
         """Puts the manifest, that of rank 0 under the name that receivers wait for."""
         self._manifest.entries, self._manifest.nbytes = self._sources.entries, self._sources.nbytes
         self._manifest.sources, self._manifest.extents = self._objects, self._extents
-        self._text = encode(self._manifest) + data
+        with paused_collector():
+            self._text = encode(self._manifest) + data
         if self._manifest.shard == 0:
             self._place(self._version.announcement, self._text)
         else:
