@@ -18,7 +18,8 @@ from hoplite.tools.demo import network, run
 from hoplite.tools.demo.display import Progress, draw
 
 
-@pytest.mark.parametrize("steps", [50, pytest.param(run.STEPS, marks=[pytest.mark.long, pytest.mark.timeout(120)])])
+# After 50 steps, the accuracy of one run in many is still below the limit.
+@pytest.mark.parametrize("steps", [100, pytest.param(run.STEPS, marks=[pytest.mark.long, pytest.mark.timeout(120)])])
 def test_the_demo_trains_relays_and_reduces(steps: int) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "hoplite.tools.cli", "demo", "--json", "--steps", str(steps)],
