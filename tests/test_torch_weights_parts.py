@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import math
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, cast
@@ -323,35 +324,89 @@ def test_changed_ranges_are_those_with_another_place() -> None:
     assert names.Version.of("a/b/3") == ("a/b/", 3)
 
 
-def test_receivers_of_other_parts_begin_with_other_publishers() -> None:
-    def shard(rank: int, objects: int) -> Manifest:
-        sources = [Source(f"{rank}.{number}", 64) for number in range(objects)]
-        extents = [Extent(64 * number, 64, number, 0) for number in range(objects)]
-        entries = [Entry(f"w{rank}", "uint8", (64 * objects,), 0, 64 * objects, None, (64 * objects,))]
-        return Manifest(1, f"{rank}", 64 * objects, entries, sources, extents, rank, 4)
+def merged(publishers: int, objects: int, *, plain: int = 0) -> Manifest:
+    """A version whose publishers have rows of one tensor each, in objects of 64 bytes; rank 0 also a plain tensor."""
+    parts = []
+    for rank in range(publishers):
+        rows = 64 * objects
+        entries = [Entry("w", "uint8", (rows,), 0, rows, (rank * rows,), (publishers * rows,))]
+        if rank == 0 and plain:
+            entries.append(Entry("norm", "uint8", (64 * plain,), rows, 64 * plain, None, (64 * plain,)))
+        count = objects + (plain if rank == 0 else 0)
+        sources = [Source(f"{rank}.{number}", 64) for number in range(count)]
+        extents = [Extent(64 * number, 64, number, 0) for number in range(count)]
+        parts.append(Manifest(1, f"{rank}", 64 * count, entries, sources, extents, rank, publishers))
+    return shards.merged("policy/1", parts)
 
-    def order(whole: Manifest, wanted: list[int]) -> list[int]:
-        nbytes = 64 * len(whole.sources)
-        needs = [need for need in transfer.needs(whole, [(0, nbytes)]) if need.source in wanted]
-        return [need.source for need in ordering.apart(whole, needs)]
 
-    # Each receiver wants one object in four of every publisher.
-    whole = shards.merged("policy/1", [shard(rank, 4) for rank in range(4)])
-    for rank in range(4):
-        wanted = [rank, 4 + rank, 8 + rank, 12 + rank]
-        assert order(whole, wanted) == [*wanted[rank:], *wanted[:rank]]
-    # Each receiver wants more of one publisher than of the others.
-    assert order(whole, [0, 4, 8, 12, 13]) == [12, 13, 0, 4, 8]
-    assert order(whole, [3, 4, 5, 11, 15]) == [4, 5, 11, 15, 3]
-    # It wants nothing of some.
-    assert order(whole, [6, 7, 14, 15]) == [14, 15, 6, 7]
-    assert order(whole, [9]) == [9]
-    assert order(whole, []) == []
+def order(whole: Manifest, wanted: list[int], boxes: dict[str, Any]) -> list[int]:
+    needs = [need for need in transfer.needs(whole, [(0, whole.nbytes)]) if need.source in wanted]
+    return [need.source for need in ordering.apart(whole, needs, boxes)]
+
+
+def rank_of(rank: int, ranks: int, whole: Manifest) -> dict[str, Any]:
+    length = whole.shapes["w"][0]
+    return {"w": [(rank * length // ranks, (rank + 1) * length // ranks)]}
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 5, 6, 7, 8, 12, 32])
+def test_ranks_that_want_as_much_of_all_publishers_begin_with_one_each(ranks: int) -> None:
+    # As columns of a matrix, whose rows the publishers have. They share the first object of each.
+    whole = merged(ranks, 1 + ranks)
+    begun = set()
+    for rank in range(ranks):
+        wanted = [part * (1 + ranks) + each for part in range(ranks) for each in (0, 1 + rank)]
+        found = order(whole, wanted, rank_of(rank, ranks, whole))
+        assert sorted(found) == wanted
+        place = wanted.index(found[0])
+        assert found == [*wanted[place:], *wanted[:place]]
+        begun.add(found[0] // (1 + ranks))
+    assert begun == set(range(ranks))
+
+
+def test_a_receiver_begins_with_the_publisher_of_most_of_its_bytes() -> None:
+    whole = merged(4, 8)
+    boxes = rank_of(0, 4, whole)
+    assert order(whole, [0, 8, 16, 24, 25], boxes) == [24, 25, 0, 8, 16]
+    assert order(whole, [3, 8, 9, 23, 31], boxes) == [8, 9, 23, 31, 3]
+    assert order(whole, [9], boxes) == [9]
+    assert order(whole, [], {}) == []
+    # The plain tensors of rank 0 are few, and change nothing.
+    plain = merged(4, 8, plain=1)
+    wanted = [*range(9), *range(9, 33)]
+    starts = [order(plain, wanted, {**rank_of(rank, 4, plain), "norm": None})[0] for rank in range(4)]
+    assert starts == [17, 25, 0, 9]
     # All want all, and relay; publishers without objects, and a single one.
-    assert order(whole, [*range(16)]) == [*range(16)]
-    uneven = shards.merged("policy/1", [shard(rank, objects) for rank, objects in enumerate([0, 3, 0, 2])])
-    assert (uneven.firsts, order(uneven, [2, 3, 4])) == ([0, 3, 3], [3, 4, 2])
-    assert order(shard(0, 4), [1, 3]) == [1, 3]
+    assert order(whole, [*range(32)], {"w": None}) == [*range(32)]
+    alone = merged(1, 4)
+    nothing = [Manifest(1, f"{rank}", 0, [], [], [], rank, 3) for rank in (1, 2)]
+    uneven = shards.merged("policy/1", [dataclasses.replace(alone, shards=3), *nothing])
+    assert uneven.firsts == [0, 4, 4]
+    for each in (alone, uneven):
+        assert order(each, [1, 3], {"w": None}) == [1, 3]
+
+
+def test_stages_of_a_pipeline_begin_with_one_publisher_each() -> None:
+    names_ = [f"layer.{number}" for number in range(8)]
+    parts = [
+        Manifest(
+            1,
+            f"{rank}",
+            64 * 8,
+            [Entry(name, "uint8", (64,), 64 * place, 64, (64 * rank,), (256,)) for place, name in enumerate(names_)],
+            [Source(f"{rank}.{place}", 64) for place in range(8)],
+            [Extent(64 * place, 64, place, 0) for place in range(8)],
+            rank,
+            4,
+        )
+        for rank in range(4)
+    ]
+    whole = shards.merged("policy/1", parts)
+    starts = []
+    for stage in range(4):
+        wanted = [8 * rank + 2 * stage + each for rank in range(4) for each in (0, 1)]
+        starts.append(order(whole, wanted, dict.fromkeys(names_[2 * stage : 2 * stage + 2]))[0] // 8)
+    assert starts == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize(

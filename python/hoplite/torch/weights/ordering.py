@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING
 from hoplite import HopliteError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from hoplite import Client
+    from hoplite.torch.weights.boxes import Box
     from hoplite.torch.weights.manifest import Manifest
     from hoplite.torch.weights.names import Deadline
     from hoplite.torch.weights.transfer import Need, Part
@@ -27,17 +28,24 @@ if TYPE_CHECKING:
 # With fewer objects, the order makes no difference.
 PARTS_MIN = 4
 
+# A publisher with this share of the most bytes has about as many: chunks are uneven, and one has the plain tensors.
+ENOUGH_SHARE = 0.875
 
-def apart(manifest: Manifest, wanted: list[Need]) -> list[Need]:
+# Ranks of as many parts as there are publishers are a whole publisher apart.
+ROUNDING = 1e-6
+
+
+def apart(manifest: Manifest, wanted: list[Need], boxes: Mapping[str, Box | None]) -> list[Need]:
     """Rotates what is needed of several publishers, so that receivers of other parts begin with other publishers.
 
     Otherwise, all would share the link of the first publisher, then that of the next. A receiver begins with the
-    publisher that has most bytes for it. If several have as many, the place of its first object among those of one
-    publisher decides.
+    publisher that has most bytes for it. If several have about as many, its place in the model decides: where its
+    slices begin, and the middle of its tensors.
 
     Args:
         manifest: the version, of all publishers.
         wanted: what is needed of it, in the order of the flat space.
+        boxes: what is wanted of each whole tensor, by name; None for all of it.
     """
     firsts, count = manifest.firsts, len(manifest.firsts)
     if not wanted or count == 1:
@@ -45,13 +53,21 @@ def apart(manifest: Manifest, wanted: list[Need]) -> list[Need]:
     nbytes = [0] * count
     for need in wanted:
         nbytes[bisect_right(firsts, need.source) - 1] += sum(segment.nbytes for segment in need.segments)
-    index = wanted[0].source
-    holder = bisect_right(firsts, index) - 1
-    end = firsts[holder + 1] if holder + 1 < count else len(manifest.sources)
-    start = holder + (index - firsts[holder]) * count // (end - firsts[holder])
-    publisher = max((each % count for each in range(start, start + count)), key=nbytes.__getitem__)
+    fulls = manifest.shapes
+    slices = max((_place(box, fulls[name]) for name, box in boxes.items() if box), default=0.0)
+    indexes = [index for index, name in enumerate(fulls) if name in boxes]
+    start = int((slices + indexes[len(indexes) // 2] / len(fulls)) * count + ROUNDING)
+    nearest = (each % count for each in range(start, start + count))
+    publisher = next(each for each in nearest if nbytes[each] >= ENOUGH_SHARE * max(nbytes))
     place = bisect_left(wanted, firsts[publisher], key=lambda need: need.source)
     return wanted[place:] + wanted[:place]
+
+
+def _place(box: Box, full: tuple[int, ...]) -> float:
+    """Where a box begins, as a share of the first axis that it cuts."""
+    cut = ((start, length) for (start, stop), length in zip(box, full, strict=True) if stop - start < length)
+    start, length = next(cut, (0, 1))
+    return start / length
 
 
 async def flowing_first(client: Client, wanted: Sequence[Part], deadline: Deadline) -> list[Part]:

@@ -147,7 +147,7 @@ def parts(manifest: Manifest, placement: Placement, base: Manifest | None) -> li
     origins: dict[int, int] = {}
     for extent in manifest.extents if patches else ():
         origins.setdefault(extent.source, extent.at)
-    for need in apart(manifest, needs(manifest, placement.ranges(), base)):
+    for need in apart(manifest, needs(manifest, placement.ranges(), base), placement.boxes):
         source, data, patch = manifest.sources[need.source], manifest.inline.get(need.source), patches.get(need.source)
         if patch is not None and patch.nbytes <= sum(segment.nbytes for segment in need.segments):
             found.append(Part(patch, None, partial(placement.patch, origin=origins[need.source])))
