@@ -20,7 +20,7 @@ import hoplite.torch as ht  # noqa: E402
 from hoplite.torch import checkpoint  # noqa: E402
 from hoplite.torch.weights import placing  # noqa: E402
 from hoplite.torch.weights.placing import Placement  # noqa: E402
-from torch_weights import SOON, Model, counting, same  # noqa: E402
+from torch_weights import SOON, Model, counting, recorded, same  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -210,6 +210,34 @@ def test_tensors_next_to_each_other_do_not_change_each_other(client: Client) -> 
     assert staged.weights is not None
     got = ht.fetch("policy/", into={"a": flat[0], "b": flat[2]}, after=staged.weights, client=client, timeout=SOON)
     same(got, tensors)
+
+
+@pytest.mark.parametrize("is_waiting", [False, True])
+def test_a_parameter_with_other_memory_is_brought_whole(
+    client: Client, monkeypatch: pytest.MonkeyPatch, is_waiting: bool
+) -> None:
+    into = {name: torch.nn.Parameter(torch.ones(1 << 18)) for name in "ab"}
+    tensors = published_thrice(client, into)[2]
+    got = ht.fetch("policy/", into=into, client=client, timeout=SOON)
+
+    async def fetched() -> Any:
+        fetching = ht.fetch_async("policy/", into=into, after=got, client=client, timeout=SOON)
+        waiting = asyncio.create_task(fetching) if is_waiting else fetching
+        await asyncio.sleep(0)
+        into["a"].data = torch.full((1 << 18,), 9.0)
+        tensors["b"][-1] = 4
+        await asyncio.to_thread(ht.publish, tensors, "policy/4", base="policy/3", client=client)
+        return await waiting
+
+    got = asyncio.run(fetched())
+    same(into, tensors)
+    # What the new memory has is known now.
+    tensors["b"][-2] = 5
+    ht.publish(tensors, "policy/5", base="policy/4", client=client)
+    with recorded(monkeypatch) as sizes:
+        ht.fetch("policy/", into=into, after=got, client=client, timeout=SOON)
+    assert sum(sizes) < 1 << 12
+    same(into, tensors)
 
 
 def test_a_staged_change_whose_switch_failed_is_refused_after_another_fetch(

@@ -23,7 +23,7 @@ from hoplite.torch.weights.ordering import flowing_first
 from hoplite.torch.weights.outs import check_outs, placed
 from hoplite.torch.weights.pauses import paused_collector
 from hoplite.torch.weights.results import MIXED, Content, Staged, Weights, state
-from hoplite.torch.weights.sources import read
+from hoplite.torch.weights.sources import is_read_once, read
 from hoplite.torch.weights.transfer import bring, check_capacity, parts
 
 if TYPE_CHECKING:
@@ -191,6 +191,8 @@ async def _fetch(
     if stage and into is None:
         raise InvalidArgument("stage=True needs the tensors to switch: pass into=")
     sharded: dict[str, Part] = {}
+    if is_read_once(into):
+        into = list(into)
     with paused_collector():
         outs = None if into is None else read(into, fills=True, parts=sharded)
     if outs is not None and layout is not None and isinstance(into, torch.nn.Module):
@@ -214,8 +216,7 @@ async def _fetch(
     chooser = Chooser(client, str(name), floor, deadline)
     # What the tensors are, if not what they were before the call.
     now: str | None = None
-    with paused_collector():
-        content = None if outs is None else Content(str(name) if base is None else base.name, outs)
+    content: Content | None = None
 
     def touch() -> None:
         nonlocal now
@@ -232,8 +233,11 @@ async def _fetch(
             version, manifest = await (chooser.any() if now is MIXED else chooser.next())
             with paused_collector():
                 placement = placed(version, manifest, outs, layout, wanted, fulls=fulls, stages=stage, touch=touch)
+                if outs is not None:
+                    # During the wait, the program may have given a parameter other memory.
+                    content = Content(str(name) if base is None else base.name, outs)
             try:
-                known = base.manifest if base is not None and base._is_in(placement) else None
+                known = base.manifest if base is not None and content and base._is_in(placement, content) else None
                 wanted_parts = parts(manifest, placement, known)
                 if placement.keeps_objects:
                     await check_capacity(client, version, wanted_parts)

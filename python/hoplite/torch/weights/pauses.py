@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def paused_collector() -> Iterator[None]:
-    """Pauses the collector for a block that neither waits nor runs code of others."""
+    """Pauses the collector for a short block. Other threads, and hooks of a module in it, find it paused."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -63,6 +63,10 @@ class Content:
         with _lock:
             _contents.add(self)
 
+    def is_in(self, other: Content) -> bool:
+        """Whether this is still in the tensors of another content, at the same addresses."""
+        return self.is_current and self._spans == other._spans
+
     def replace(self) -> None:
         """Marks all content of the same memory, before something else is copied into it."""
         with _lock:
@@ -109,11 +113,16 @@ class Weights(Mapping[str, Any]):
         self._boxes = boxes
         self._content = Content(name, tensors, content)
 
-    def _is_in(self, placement: Placement) -> bool:
-        """Whether the tensors of another fetch are these, and have the same slices of the whole tensors."""
+    def _is_in(self, placement: Placement, content: Content) -> bool:
+        """Whether the tensors of another fetch are these, and have the same slices of the whole tensors.
+
+        Args:
+            placement: the other fetch.
+            content: of its tensors, where they are now: the program may have given a parameter other memory.
+        """
         others = placement.tensors
         return (
-            self._content.is_current
+            self._content.is_in(content)
             and self._boxes == placement.boxes
             and self._tensors.keys() == others.keys()
             and all(_is_same(tensor, others[name]) for name, tensor in self._tensors.items())
