@@ -86,6 +86,11 @@ def test_a_size_that_is_no_module_is_rejected(size: str) -> None:
     assert "are not a module of float32: set --size to a multiple of 4" in f"{done.output}{done.exception}"
 
 
+def test_each_part_has_an_element() -> None:
+    done = CliRunner().invoke(bench, ["weights", "--size", "64", "--parts", "17"])
+    assert "64 bytes are fewer than 17 float32: set a larger --size" in f"{done.output}{done.exception}"
+
+
 SHAPES = """
 import math, sys
 sys.path[:0] = sys.argv[1:]
@@ -109,10 +114,11 @@ def test_a_module_has_the_requested_size() -> None:
 @needs_lab
 @pytest.mark.peers
 @pytest.mark.timeout(120)
-def test_two_receivers_update_their_modules() -> None:
+@pytest.mark.parametrize("nbytes", [2**22, 3 * 2**17])
+def test_two_receivers_update_their_modules(nbytes: int) -> None:
     installed(weights.Weights(0.1))
     with Lab(hosts=3) as lab:
-        found = weights.measure(lab, Environments(install=False), nbytes=2**22, repeats=1)
+        found = weights.measure(lab, Environments(install=False), nbytes=nbytes, repeats=1)
     assert found["settings"]["receivers"] == 2
     for step in ("wire", "update", "join", "tensors", "switch", "memcpy"):
         assert len(found[step]["seconds"]) == 1
@@ -121,10 +127,10 @@ def test_two_receivers_update_their_modules() -> None:
     assert found["ratios"]["switch"] == found["switch"]["median"] / found["memcpy"]["median"]
     assert found["terms"] == {
         "tensor": found["tensors"]["median"] / weights.TENSORS,
-        "byte": found["update"]["median"] / 2**22,
+        "byte": found["update"]["median"] / nbytes,
     }
     # A staged version is another copy of the module, wherever it is.
-    assert found["memory"]["stage"]["memory"] >= 2**22
+    assert found["memory"]["stage"]["memory"] >= nbytes
 
 
 @needs_lab

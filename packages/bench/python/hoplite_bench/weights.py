@@ -162,7 +162,8 @@ def measure(
         groups = {}
         for system in (wire, weights):
             notify(f"starting {system.name}")
-            group = Group(system, "default", network, agents, VERSIONS * nbytes)
+            # The small tensors need a store too.
+            group = Group(system, "default", network, agents, VERSIONS * max(nbytes, 2 * TENSORS * TENSOR_BYTES))
             group.start()
             undo.callback(group.stop)
             group.freeze()

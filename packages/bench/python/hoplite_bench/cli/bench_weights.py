@@ -59,6 +59,8 @@ def weights(**options: Any) -> None:  # noqa: ANN401 - the type that click passe
     nbytes = check_size("size", options["size"])
     if nbytes < 4 or nbytes % 4:
         raise InvalidArgument(f"{nbytes} bytes are not a module of float32: set --size to a multiple of 4")
+    if nbytes < 4 * options["parts"]:
+        raise InvalidArgument(f"{nbytes} bytes are fewer than {options['parts']} float32: set a larger --size")
     with (
         bench_options.running(None),
         Progress("creating the lab") as progress,
