@@ -351,13 +351,18 @@ def test_a_negated_view_is_patched(clients: list[Client], monkeypatch: pytest.Mo
     same(receiver.into, tensors)
 
 
-def test_a_full_store_has_no_patches_and_still_the_version() -> None:
-    """With the two versions that are retained, there is room for a third, and not for patches."""
+@pytest.mark.parametrize(("share", "patched"), [(0.05, [2]), (0.002, [2, 3, 4])])
+def test_patches_take_the_room_that_a_version_leaves(
+    caplog: pytest.LogCaptureFixture, share: float, patched: list[int]
+) -> None:
+    """With the two versions that are retained, there is room for a third, and for patches of 600 KiB."""
     with hoplite.Node(capacity=25200 << 10) as node, node.client() as client:
         tensors = {"w": counting((2 << 20,))}
         for version in range(1, 5):
-            change(tensors["w"], 0.05, version)
+            change(tensors["w"], share, version)
             base = None if version == 1 else f"p/{version - 1}"
             sent = ht.publish(tensors, f"p/{version}", base=base, client=client, timeout=SOON).sent
-            assert (sent < 2 << 20) == (version == 2)
+            assert (sent < 2 << 20) == (version in patched)
+        warned = [record.args[0] for record in caplog.records if "no room for all elements" in record.msg]
+        assert warned == [f"p/{version}" for version in range(2, 5) if version not in patched]
         same(ht.fetch("p/", client=client, timeout=SOON), tensors)

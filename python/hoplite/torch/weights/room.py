@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 OBJECT_BYTES = 256
 
 
-def check_room(client: Client, version: Version, nbytes: int, count: int, deadline: Deadline) -> None:
+def check_room(
+    client: Client, version: Version, nbytes: int, count: int, deadline: Deadline, *, extra: int = 0
+) -> int:
     """Checks that the data of a version fits into the store together with the versions that stay until it is complete.
 
     Other objects can be evicted, or deleted while the publisher waits.
@@ -30,6 +32,10 @@ def check_room(client: Client, version: Version, nbytes: int, count: int, deadli
         nbytes: bytes that its objects need here, including those that are there already.
         count: number of its objects.
         deadline: when to give up.
+        extra: bytes that it can do without.
+
+    Returns:
+        How many of the extra bytes fit too.
 
     Raises:
         StoreFull: it does not fit.
@@ -39,15 +45,15 @@ def check_room(client: Client, version: Version, nbytes: int, count: int, deadli
     try:
         store = client.status()["store"]
         limit = store["capacity"] + store["spill_limit"]
-        if needed <= limit - store["used"] - store["spilled"]:
-            return
+        if needed + extra <= limit - store["used"] - store["spilled"]:
+            return extra
         held = _held(client, version, deadline)
     except NotAllowed:
         # A client with a capability may not list what others have here.
-        return
+        return extra
     stays = sum(held.values())
     if needed + stays <= limit:
-        return
+        return min(extra, limit - needed - stays)
     listed = ", ".join(f"{version.prefix}{number} ({size} bytes)" for number, size in sorted(held.items()) if size)
     keeps = f"; until it is complete, the node also keeps {listed}" if listed else ""
     raise StoreFull(

@@ -204,7 +204,9 @@ class Writer:
 
     def _write_delta(self, chunks: Iterator[Chunk], base: Base, *, digest: bool) -> None:
         delta = Delta(base)
-        has_patches = self._has_room(base.manifest.nbytes)
+        # Bytes that patches may still have.
+        room = self._room_for_patches(base.manifest.nbytes)
+        is_short = False
         self._objects, self._extents = delta.sources, delta.extents
         stage = bytearray()
         for chunk in chunks:
@@ -217,12 +219,21 @@ class Writer:
             if pieces:
                 nbytes = sum(piece.numel() for piece in pieces)
                 new = self._write_new(nbytes, partial(_copy_pieces, pieces), digest=digest)
-                text = delta.patch(memory, chunk.first, self._sources.entries) if has_patches else None
-                if text is not None:
+                text = delta.patch(memory, chunk.first, self._sources.entries)
+                if text is not None and len(text) > room:
+                    is_short = True
+                elif text is not None:
+                    room -= len(text)
                     patch = self._write_new(len(text), partial(copy_bytes, text), digest=digest)
                     # A receiver that has the base brings this alone.
                     self.sent -= nbytes
             delta.add(new, patch)
+        if is_short:
+            logger.warning(
+                "%s: the store of this node has no room for all elements that changed, so receivers bring the blocks "
+                "of some: increase its capacity",
+                self._version.name,
+            )
         is_same = (self._sources.entries, self._sources.nbytes) == (base.manifest.entries, base.manifest.nbytes)
         if is_same:
             self._manifest.patches = (base.manifest.id, delta.patches)
@@ -232,14 +243,14 @@ class Writer:
             with contextlib.suppress(HopliteError):
                 self._client.delete([patch.ref for patch in delta.patches.values()], timeout=CANCEL_S)
 
-    def _has_room(self, nbytes: int) -> bool:
-        """Whether there is room for patches too: a version that fits without them must not fail because of them."""
+    def _room_for_patches(self, nbytes: int) -> int:
+        """Returns the room for patches: a version that fits without them must not fail because of them."""
         count = 2 * (nbytes // INLINE_BYTES_MAX + 1)
+        extra = int(PATCH_SHARE_MAX * nbytes)
         try:
-            check_room(self._client, self._version, int((1 + PATCH_SHARE_MAX) * nbytes), count, self._deadline)
+            return check_room(self._client, self._version, nbytes, count, self._deadline, extra=extra)
         except StoreFull:
-            return False
-        return True
+            return 0
 
     def _read_back(self, first: int, nbytes: int) -> bytearray:
         """Returns a copy of a range of the flat space that was put."""
