@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.metadata
 import os
 import re
@@ -10,6 +11,7 @@ import sys
 import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import pytest
 
@@ -111,6 +113,34 @@ def test_the_program_of_the_page_runs() -> None:
         exec(program.replace("http://server:8000", url), names)
     assert all(same(model, module) for model in server.models)
     assert hoplite.client().latest("policy/", timeout=0).number == 2
+
+
+# Other routes, some of which need packages that only a whole installation has.
+OTHERS = [
+    "vllm.entrypoints.openai.models.api_router",
+    "vllm.entrypoints.generate.structured_decisions.api_router",
+    "vllm.entrypoints.openai.decisions.api_router",
+    "vllm.entrypoints.serve.sagemaker.api_router",
+]
+
+
+@pytest.mark.parametrize("page", ["torch-frameworks.md", "train-and-serve.md"])
+def test_the_command_of_the_page_starts_a_server_that_has_the_routes(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from fastapi import FastAPI
+    from vllm.entrypoints import serve
+    from vllm.entrypoints.launchers.api_server.routers import register_api_routers
+
+    (variables,) = re.findall(r"^    (.*)vllm serve MODEL", (ROOT / "docs" / page).read_text(), re.MULTILINE)
+    for variable in variables.split():
+        monkeypatch.setenv(*variable.split("="))
+    for name in OTHERS:
+        monkeypatch.setitem(sys.modules, name, mock.MagicMock())
+    for name in ("register_vllm_serve_api_routers", "register_vllm_dev_api_routers"):
+        monkeypatch.setattr(serve, name, lambda _: None)
+    app = FastAPI()
+    register_api_routers(argparse.Namespace(), app, ())
+    calls = {"init_weight_transfer_engine", "start_weight_update", "update_weights", "finish_weight_update"}
+    assert {f"/{call}" for call in calls} <= app.openapi()["paths"].keys()
 
 
 def test_other_ranks_read_the_source_and_publish_nothing() -> None:

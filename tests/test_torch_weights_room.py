@@ -143,6 +143,12 @@ def test_a_publication_that_waits_for_others_ends_with_its_timeout(small: Client
     eventually(lambda: len(names(small)) == 1)
 
 
+def test_memory_that_takes_long_to_allocate_is_waited_for(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writing, "CHECK_AFTER_S", 0.0)
+    ht.publish(weights(1, 64), "m/1", client=client, bucket="64MiB", timeout=SOON)
+    same(ht.fetch("m/", client=client, timeout=SOON), weights(1, 64))
+
+
 def test_the_disk_counts_as_capacity(tmp_path: Path) -> None:
     with (
         hoplite.Node(

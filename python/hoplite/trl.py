@@ -2,8 +2,8 @@
 
     trainer = AsyncGRPOTrainer(..., weight_transfer=HopliteWeightTransfer(["http://host:8000"]))
 
-The servers run vLLM with `--weight-transfer-config '{"backend": "hoplite"}'`. The trainer needs no vLLM and no NCCL.
-Does not know the trainer. It needs the extra `trl`.
+The servers run vLLM with `VLLM_SERVER_DEV_MODE=1` and `--weight-transfer-config '{"backend": "hoplite"}'`. The trainer
+needs no vLLM and no NCCL. Does not know the trainer. It needs the extra `trl`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Hoplite as a weight-transfer backend of vLLM: servers load published weights by name.
 
-vLLM finds it by its entry point. Start a server with `--weight-transfer-config '{"backend": "hoplite"}'`, and on the
-trainer call
+vLLM finds it by its entry point. Start a server with `VLLM_SERVER_DEV_MODE=1` and
+`--weight-transfer-config '{"backend": "hoplite"}'`, and on the trainer call
 
     engine = WeightTransferTrainerFactory.trainer_init(HopliteTrainerInitInfo(rank=rank), client=client, source=source)
     engine.send_weights()

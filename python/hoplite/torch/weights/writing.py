@@ -288,7 +288,8 @@ class Writer:
         create = partial(self._client.create, source.nbytes, "bytes", name=source.ref, replicas=self._replicas)
         try:
             return create(timeout=CHECK_AFTER_S if left is None else min(left, CHECK_AFTER_S))
-        except StoreFull:
+        except (StoreFull, Timeout):
+            # Timeout: the node is still allocating the memory.
             if self._deadline.left() == 0:
                 raise
             nbytes, count = self._stored + source.nbytes, self._count + 1
