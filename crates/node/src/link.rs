@@ -1,15 +1,13 @@
 //! Measures the link to other nodes from transfers and handshakes.
 
 use std::{
-    sync::{
-        Mutex,
-        atomic::{AtomicU16, Ordering},
-    },
+    sync::Mutex,
     time::{Duration, Instant},
 };
 
 use hoplite_proto::{
-    limits::INLINE_BYTES_MAX, link::LinkEstimate, node::Event, reduce::cost::Link,
+    connections::Proved, limits::INLINE_BYTES_MAX, link::LinkEstimate, node::Event,
+    reduce::cost::Link,
 };
 
 use crate::{engine::event_sender::EventSender, sync::lock};
@@ -19,14 +17,14 @@ use crate::{engine::event_sender::EventSender, sync::lock};
 pub(crate) struct LinkMeter {
     events: EventSender,
     estimate: Mutex<LinkEstimate>,
-    connections: AtomicU16,
+    connections: Mutex<Proved>,
 }
 
 impl LinkMeter {
     /// Starts with `assumed`, until something is measured.
     pub(crate) fn new(events: EventSender, assumed: Link) -> Self {
         let estimate = Mutex::new(LinkEstimate::new(assumed));
-        Self { events, estimate, connections: AtomicU16::new(1) }
+        Self { events, estimate, connections: Mutex::new(Proved::new(1)) }
     }
 
     /// The present estimate of latency and bandwidth.
@@ -34,14 +32,14 @@ impl LinkMeter {
         lock(&self.estimate).link()
     }
 
-    /// The number of connections on which a large object begins to arrive.
-    pub(crate) fn connections(&self) -> u16 {
-        self.connections.load(Ordering::Relaxed)
+    /// The connections on which a large object begins to arrive.
+    pub(crate) fn proved(&self) -> Proved {
+        *lock(&self.connections)
     }
 
-    /// Records the number of connections that proved useful for the last large object.
-    pub(crate) fn connections_proved(&self, count: u16) {
-        self.connections.store(count, Ordering::Relaxed);
+    /// Records what the last large object has shown.
+    pub(crate) fn record_proved(&self, proved: Proved) {
+        *lock(&self.connections) = proved;
     }
 
     /// Records a round trip to another node.

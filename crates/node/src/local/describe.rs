@@ -63,7 +63,7 @@ pub(crate) fn description(status: &Status, network: &Network, arena: ArenaStats)
         "link": {
             "latency_ns": link.latency_ns,
             "bytes_per_second": link.bytes_per_second,
-            "connections": network.link.connections(),
+            "connections": network.link.proved().connections,
         },
         "survey": network.survey.state(),
         "counters": network.counters.values(),

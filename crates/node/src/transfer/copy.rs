@@ -19,7 +19,7 @@ use std::{
 };
 
 use hoplite_proto::{
-    connections::{ConnectionCount, OBSERVED_NS, PARALLEL_BYTES_MIN, SEGMENT_BYTES},
+    connections::{ConnectionCount, OBSERVED_NS, PARALLEL_BYTES_MIN},
     credit::CreditWindow,
     id::FetchId,
     limits::CREDIT_BYTES,
@@ -113,10 +113,10 @@ pub(super) async fn receive<P: PayloadPath>(
     let in_segments = bytes >= PARALLEL_BYTES_MIN && !in_parts;
     // A request ahead grants credit while that of the present one is in use.
     let in_flight = if in_segments { 2 * CREDIT_BYTES } else { CREDIT_BYTES };
-    let proved = match transfers.streams.shares_in() {
-        0 => transfers.link.connections(),
-        _ => 1,
-    };
+    let mut proved = transfers.link.proved();
+    if transfers.streams.shares_in() > 0 {
+        proved.connections = 1;
+    }
     let latency_ns = transfers.link.link().latency_ns;
     let copy = Arc::new(Copy {
         transfers: transfers.clone(),
@@ -258,11 +258,11 @@ impl<P: PayloadPath> Copy<P> {
         if !self.in_segments {
             return Some(Part { ranges: take(&mut state.unrequested).into(), more: false });
         }
-        let (mut ranges, mut bytes) = (Vec::new(), 0);
-        while bytes < SEGMENT_BYTES
+        let (mut ranges, mut bytes, segment) = (Vec::new(), 0, state.count.segment_bytes());
+        while bytes < segment
             && let Some(range) = state.unrequested.pop_front()
         {
-            let end = ((range.start / SEGMENT_BYTES + 1) * SEGMENT_BYTES).min(range.end);
+            let end = ((range.start / segment + 1) * segment).min(range.end);
             if end < range.end {
                 state.unrequested.push_front(end..range.end);
             }
@@ -295,7 +295,7 @@ impl<P: PayloadPath> Copy<P> {
         let now = self.transfers.events.now();
         count.observe(now, growth.received, growth.missing, is_steady);
         if let Some(proved) = count.proved() {
-            self.transfers.link.connections_proved(proved);
+            self.transfers.link.record_proved(proved);
         }
         if state.unrequested.is_empty() { 0 } else { state.count.count() }
     }

@@ -463,7 +463,8 @@ impl<'t, O: Outgoing> Sending<'_, 't, O> {
     /// The place of a transfer among those of its ring, if one of them alone fills the link.
     fn turn(&mut self, ring: Option<ObjectId>, kind: Kind) -> Option<Turn<'t>> {
         let link = &self.transfers.link;
-        let is_filled = link.connections() == 1 && link.link().bytes_per_second <= TURNS_RATE_MAX;
+        let is_filled =
+            link.proved().connections == 1 && link.link().bytes_per_second <= TURNS_RATE_MAX;
         let add = |result| self.transfers.streams.turns.add(self.node, result, kind);
         let turn = ring.filter(|_| is_filled).map(add);
         self.outgoing.limit_unsent(turn.is_some());

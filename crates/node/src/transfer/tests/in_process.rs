@@ -12,7 +12,7 @@ use std::{
 };
 
 use hoplite_proto::{
-    connections::{PARALLEL_BYTES_MIN, SEGMENT_BYTES},
+    connections::{PARALLEL_BYTES_MIN, Proved, SEGMENT_BYTES_MAX},
     id::{FetchId, ObjectId, ReduceId, ServeId},
     message::FoldKey,
     meta::Digest,
@@ -287,7 +287,7 @@ async fn partial_stream_arrives_in_order() {
 async fn younger_stream_of_a_ring_waits_for_the_older_one() {
     for connections in [1, 2] {
         let mut pair = Pair::new();
-        pair.far.transfers.link.connections_proved(connections);
+        pair.far.transfers.link.record_proved(Proved::new(connections));
         // Several batches: the window of the fold and the connection hold fewer.
         let count = 64;
         let (mut arriving, mut serving) = (Vec::new(), Vec::new());
@@ -348,7 +348,7 @@ async fn large_copy_arrives_on_several_connections() {
     fill(&pair.far.memory(MANY), 0..MANY);
     let all: Vec<u8> = (0..MANY).flat_map(block).collect();
     let stored = pair.near.memory(MANY);
-    pair.near.transfers.link.connections_proved(3);
+    pair.near.transfers.link.record_proved(Proved::new(3));
     pair.start(FETCH, Some(digest(&[&all])));
     let (ended, connections) = pair.served().await;
     assert_eq!((ended, connections >= 3), (Event::Fetched { fetch: FETCH }, true));
@@ -368,7 +368,7 @@ async fn large_copy_of_a_slow_writer_arrives() {
     let source = pair.far.memory(MANY);
     let stored = pair.near.memory(MANY);
     pair.start(FETCH, None);
-    let segment = SEGMENT_BYTES / BLOCK_BYTES;
+    let segment = SEGMENT_BYTES_MAX / BLOCK_BYTES;
     tokio::spawn(async move {
         for number in 0..12 {
             tokio::time::sleep(Duration::from_millis(300)).await;
@@ -386,7 +386,7 @@ async fn connection_that_can_not_be_opened_fails_no_transfer() {
     fill(&pair.far.memory(MANY), 0..MANY);
     let stored = pair.near.memory(MANY);
     pair.path.1.store(1, Relaxed);
-    pair.near.transfers.link.connections_proved(3);
+    pair.near.transfers.link.record_proved(Proved::new(3));
     pair.start(FETCH, None);
     let _serving = pair.serve_all(1).await;
     assert_eq!(pair.ended().await, Event::Fetched { fetch: FETCH });
@@ -416,7 +416,7 @@ async fn broken_connection_of_several_fails_the_transfer() {
     let source = pair.far.memory(MANY);
     fill(&source, 0..MANY / 2);
     let stored = pair.near.memory(MANY);
-    pair.near.transfers.link.connections_proved(2);
+    pair.near.transfers.link.record_proved(Proved::new(2));
     pair.start(FETCH, None);
     let serving = pair.serve_all(2).await;
     assert!(stored.wait(0..MANY / 4 * BLOCK_BYTES).await.is_ok());
