@@ -125,7 +125,7 @@ OTHERS = [
 
 
 @pytest.mark.parametrize("page", ["torch-frameworks.md", "train-and-serve.md"])
-def test_the_command_of_the_page_starts_a_server_that_has_the_routes(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_of_the_page_starts_a_server_with_the_routes(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from fastapi import FastAPI
     from vllm.entrypoints import serve
     from vllm.entrypoints.launchers.api_server.routers import register_api_routers

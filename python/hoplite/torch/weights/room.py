@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 OBJECT_BYTES = 256
 
 
-def check_room(
-    client: Client, version: Version, nbytes: int, count: int, deadline: Deadline, *, extra: int = 0
-) -> int:
+def check_room(client: Client, version: Version, nbytes: int, count: int, deadline: Deadline, *, extra: int = 0) -> int:
     """Checks that the data of a version fits into the store together with the versions that stay until it is complete.
 
     Other objects can be evicted, or deleted while the publisher waits.
