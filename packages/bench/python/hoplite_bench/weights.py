@@ -52,7 +52,7 @@ class Weights(System):
         midway_s: time from the publication until the last receiver calls in "join".
         trainers: hosts of the trainer, which publish the same share of the rows of each tensor.
         parts: ranks of tensor parallelism that the receivers are in turn; each brings its part.
-        bucket: bytes of an object of a publication; None publishes one object.
+        bucket: bytes of an object of a publication; None is the default of `publish`.
         capacity: capacity of a receiver's store, in bytes; None is that of the publisher.
     """
 
@@ -127,7 +127,7 @@ def measure(
         trainers: hosts that publish, each its rows of all tensors, as with FSDP.
         parts: number of ranks of tensor parallelism. Each receiver is one in turn: it brings rows of some matrices and
             columns of others. With 1, it brings everything.
-        bucket: bytes of an object of a publication; None publishes one object.
+        bucket: bytes of an object of a publication; None is the default of `publish`.
         capacity: capacity of a receiver's store, in bytes; None has room for three versions, as the publisher's. If it
             has no room for one, nothing is staged.
         notify: called with a progress message when a step begins.

@@ -31,7 +31,7 @@ from hoplite_bench.cli import bench_options
 @click.option("--rate", default="1gbit", show_default=True, help="Rate of each host's link.")
 @bench_options.flow_cap
 @click.option("--size", default="256MiB", show_default=True, help="Size of the module.")
-@click.option("--bucket", help="Publish several objects of at most this size.  [default: one object]")
+@click.option("--bucket", help="Publish objects of at most this size.  [default: 8 MiB, as publish]")
 @click.option("--capacity", help="Capacity of the store on each receiver.  [default: three versions]")
 @click.option(
     "--repeats", type=click.IntRange(1, 1000), default=5, show_default=True, help="Number of rounds per step."

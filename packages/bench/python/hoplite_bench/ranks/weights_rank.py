@@ -47,7 +47,7 @@ class WeightsRank(Rank):
         midway_ns: time from the publication until the last receiver calls in "join".
         trainers: number of ranks that publish.
         parts: number of ranks of tensor parallelism, which the receivers are in turn.
-        bucket: bytes of an object of a publication; None publishes one object.
+        bucket: bytes of an object of a publication; None is the default of `publish`.
     """
 
     leads = True
