@@ -1,4 +1,4 @@
-"""Broadcasts: many in a row, with a slow or pausing receiver, and where the network limits each connection."""
+"""Broadcasts: many in a row, of a large object, with a slow or pausing receiver, with a limit for each connection."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ NBYTES = 16 * MIB
 BROADCASTS, LAST, BLOCK = 200, 100, 20
 # Clusters in which the slow host's request is the first transfer, and later broadcasts in each.
 CLUSTERS, LATER, SLOW = 4, 2, 4
+# Broadcasts of an object that several connections could carry; the first has cold memory and connections.
+LARGE_HOSTS, LARGE_NBYTES, LARGE, LARGE_CLUSTERS = 9, 256 * MIB, 4, 2
 # The receiver gets no time slice for PAUSE_S, then runs for RUN_S. At 1 Gbit/s, 3.6 MiB arrive in a pause.
 PAUSE_S, RUN_S, PAUSED_NBYTES, PAUSED = 0.030, 0.015, 96 * MIB, 12
 # Transfers in which the windows still grow.
@@ -41,6 +43,20 @@ def repeated(cells: Collection[str]) -> Iterator[Figure]:  # noqa: ARG001 - it h
     blocks = [took[begin : begin + BLOCK] for begin in range(BROADCASTS - LAST, BROADCASTS, BLOCK)]
     yield Figure("repeated-broadcasts/median", [statistics.median(block) for block in blocks], WIRE)
     yield Figure("repeated-broadcasts/slowest", [max(block) for block in blocks], WIRE)
+
+
+def large(cells: Collection[str]) -> Iterator[Figure]:  # noqa: ARG001 - it has one
+    """Broadcasts a large object to eight hosts, which relay it in a chain: what delays one of them delays the rest."""
+    with Lab(hosts=LARGE_HOSTS, rate=RATE) as lab:
+        wire_s, first, later = _wire_s(lab, LARGE_NBYTES), [], []
+        for _ in range(LARGE_CLUSTERS):
+            with Crew(lab) as crew:
+                rounds = Rounds(crew, LARGE_NBYTES)
+                took = [rounds.broadcast(list(range(1, LARGE_HOSTS))) / wire_s for _ in range(LARGE)]
+            first.append(took[0])
+            later += took[1:]
+    yield Figure("large-broadcast/first", first, WIRE)
+    yield Figure("large-broadcast/later", later, WIRE)
 
 
 def slow_first(cells: Collection[str]) -> Iterator[Figure]:  # noqa: ARG001 - it has one
@@ -115,6 +131,7 @@ def _wire_s(lab: Lab, nbytes: int) -> float:
 
 GROUPS = [
     Group(["repeated-broadcasts"], repeated),
+    Group(["large-broadcast"], large),
     Group(["slow-first"], slow_first),
     Group(["paused-receiver"], paused),
     Group(["flow-cap"], flow_cap),
