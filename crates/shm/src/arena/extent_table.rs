@@ -547,6 +547,23 @@ mod tests {
         assert_eq!(places.stats(), ArenaStats::default());
     }
 
+    /// Goal: the next version of an object that is replaced now and then needs no new memory.
+    #[test]
+    fn as_much_stays_warm_as_is_used() {
+        let mut places = places(1024 * MIB);
+        let mut last = take(&mut places, 100 * MIB, 0).unwrap().0;
+        for version in 0..5 {
+            let next = take(&mut places, 100 * MIB, 0).unwrap().0;
+            places.free(last.0, last.1);
+            (0..10 * IDLE_ROUNDS).for_each(|_| assert_eq!(places.take_idle_for_long(), []));
+            assert_eq!(places.stats().mapped_bytes, 200 * MIB, "version {version}");
+            last = next;
+        }
+        places.free(last.0, last.1);
+        (0..=IDLE_ROUNDS).for_each(|_| drop(places.take_idle_for_long()));
+        assert_eq!(places.stats().warm_bytes, 0);
+    }
+
     #[test]
     fn memory_in_use_is_not_idle() {
         let mut places = places(1024 * MIB);

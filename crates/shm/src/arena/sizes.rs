@@ -25,9 +25,9 @@ const LOOSE_SHARE: u64 = 8;
 /// Extents that exceed their objects may waste this part of the bound together: 1/64.
 const WASTE_SHARE: u64 = 64;
 
-/// Free memory that always stays warm: 32 MiB, plus 1/16 of the used memory.
+/// Free memory that always stays warm: 32 MiB, plus as much as is used. A program that puts a version of its data every
+/// minute, and then deletes the one before, needs no new memory. If it deletes all of it, nearly all is given back.
 const WARM_BYTES: u64 = 32 << 20;
-const WARM_SHARE: u64 = 16;
 
 /// Limits of an arena.
 #[derive(Clone, Copy, Debug)]
@@ -69,7 +69,7 @@ impl Sizes {
 
     /// Bytes of free memory that stay mapped while the store is idle, given the bytes in use.
     pub(super) fn warm_bytes(used: u64) -> u64 {
-        (used / WARM_SHARE).saturating_add(WARM_BYTES)
+        used.saturating_add(WARM_BYTES)
     }
 }
 
