@@ -173,17 +173,16 @@ def measure(
             # They are the warm-up too: recording slows a step down.
             notify(f"memory of {step}")
             memory[step] = {what: groups[weights.name].run(step, what)[1] for what in MEMORY}
-        for number in range(repeats):
-            notify(f"repeat {number + 1} of {repeats}")
-            for step, taken in seconds.items():
-                size = TENSORS * TENSOR_BYTES if step == "tensors" else nbytes
-                taken.append(
-                    (
-                        groups[WIRE].run("broadcast", STREAM)
-                        if step == WIRE
-                        else groups[weights.name].run(step, size=size)
-                    )[0]
-                )
+        # All rounds of a step in a row, as a program has them: a store keeps as much free memory as is used.
+        for step, taken in seconds.items():
+            notify(f"{repeats} rounds of {step}")
+            size = TENSORS * TENSOR_BYTES if step == "tensors" else nbytes
+            for _ in range(repeats):
+                if step == WIRE:
+                    found = groups[WIRE].run("broadcast", STREAM)
+                else:
+                    found = groups[weights.name].run(step, size=size)
+                taken.append(found[0])
     medians = {name: statistics.median(taken) for name, taken in seconds.items()}
     return {
         "machine": machine.facts(),

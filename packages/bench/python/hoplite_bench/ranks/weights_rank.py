@@ -112,7 +112,7 @@ class WeightsRank(Rank):
         return [parameter.detach().numpy().reshape(-1) for parameter in self.module.values()]
 
     def publish(self, task: Task) -> None:
-        """Publishes the module; its version is the number of the round. Only the newest is retained."""
+        """Publishes the module; its version is the number of the round. Only the newest of its size is retained."""
         assert self.module is not None, "the module is created in prepare"
         source: Any = self.module
         options: dict[str, Any] = {}
@@ -123,7 +123,7 @@ class WeightsRank(Rank):
             options["shards"] = (task.rank, self.trainers, boxes)
         if self.is_cut(task):
             options["layouts"] = [self.layout(task, receiver) for receiver in range(self.cuts)]
-        name = f"{PREFIX}{task.round}"
+        name = f"{prefix(task)}{task.round}"
         hoplite.torch.publish(source, name, retain=1, bucket=self.bucket, client=self.client, **options)
 
     def layout(self, task: Task, receiver: int) -> dict[str, Any]:
@@ -133,7 +133,7 @@ class WeightsRank(Rank):
     def fetch(self, task: Task, *, stage: bool) -> Any:  # noqa: ANN401 - weights, or what is staged
         """Fetches this round's version into the module, or next to it."""
         return hoplite.torch.fetch(
-            PREFIX,
+            prefix(task),
             into=self.module,
             after=task.round - 1,
             layout=self.layout(task, task.rank - self.trainers) if self.is_cut(task) else None,
@@ -236,6 +236,11 @@ class Place(NamedTuple):
         cut = slice(0, shape[axis]) if is_whole else _share(shape[axis], rank, parts)
         slices = tuple(cut if each == axis else slice(0, length) for each, length in enumerate(shape))
         return cls(slices, tuple(each.stop - each.start for each in slices))
+
+
+def prefix(task: Task) -> str:
+    """The prefix of a step's versions: a small round must not delete the version that the next large one replaces."""
+    return f"{PREFIX}{task.nbytes}/"
 
 
 def _share(length: int, rank: int, ranks: int) -> slice:
