@@ -113,7 +113,8 @@ def test_memory_of_deleted_objects_is_returned_to_the_host(
         idle_since = time.monotonic()
         used = client.status()["store"]["used"]
         assert used < clients * (kept + 10_000)
-        eventually(lambda: stored(*pids) <= used + used // 10 + 64 * MIB)
+        # As much as is used stays warm.
+        eventually(lambda: stored(*pids) <= 2 * used + 64 * MIB)
         assert time.monotonic() - idle_since < within
         assert peak.bytes <= node_bytes_max(capacity), f"{peak.bytes / MIB:.0f} MiB"
         store = client.status()["store"]
